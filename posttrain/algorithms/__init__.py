@@ -1,0 +1,1 @@
+"""Algorithms, one file each. None knows which tier it runs at."""

@@ -1,0 +1,83 @@
+"""What an algorithm is: a frozen dataclass that attaches weight and signal to tokens and prices each token."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import ClassVar, Literal
+
+from torch import Tensor
+
+from posttrain.batch import Batch, Rewards, Rollouts, Scores, Signals
+from posttrain.policies.base import Divergence
+
+Need = Literal["rewards", "teacher", "reference", "student", "support", "divergence", "values", "pairs"]
+
+
+class Algorithm(ABC):
+    """Pure and without state. The trainer divides once, over all micro-batches and ranks: nothing here reduces."""
+
+    paper: ClassVar[str] = ""  # arXiv id, or empty
+    title: ClassVar[str] = ""
+    rollouts: ClassVar[Literal["sample", "data", "once"]] = "sample"
+
+    @property
+    @abstractmethod
+    def needs(self) -> frozenset[Need]:
+        """What must be there before `prepare` and `loss` can work."""
+
+    @property
+    def scope(self) -> Literal["group", "batch"]:
+        """`group` promises that groups do not see each other in `prepare`."""
+        return "group"
+
+    @property
+    def minimum_group(self) -> int:
+        """The smallest group size the advantages are defined for."""
+        return 1
+
+    @property
+    def on_policy(self) -> float:
+        """Share of problems whose completions the student draws; the rest are data rows."""
+        return 1.0
+
+    @property
+    def divergence(self) -> Divergence | None:
+        """The full-vocabulary divergence the loss reads from `scores.divergence`."""
+        return None
+
+    @property
+    def top_k(self) -> int | None:
+        """Support size of the teacher's answers, where `needs` has `support`."""
+        return None
+
+    @property
+    def biases(self) -> tuple[str, ...]:
+        """Known ways in which this setting's expected gradient differs from that of its stated objective."""
+        return ()
+
+    def positions(self, rollouts: Rollouts) -> Tensor:
+        """[B, T] bool: the tokens the teacher is asked about, from what the student alone knows."""
+        return rollouts.mask
+
+    @abstractmethod
+    def prepare(self, rollouts: Rollouts, signals: Signals) -> Batch:
+        """Weights and signals for the whole step, all groups at once. No gradient flows here."""
+
+    @abstractmethod
+    def loss(self, scores: Scores, batch: Batch) -> Tensor:
+        """The unreduced loss in the shape of `batch.weight`. Gradient flows through `scores` alone."""
+
+    def diagnostics(self, scores: Scores, batch: Batch) -> Mapping[str, Tensor]:
+        """Further quantities in the shape of `batch.weight`, averaged over what carries weight."""
+        return {}
+
+
+def judged(rollouts: Rollouts, rewards: Rewards) -> Tensor:
+    """[B, T] bool: tokens of completions that have a reward. A failure to judge leaves a completion out."""
+    return rollouts.mask & rewards.valid.flatten().unsqueeze(1)
+
+
+def per_token(values: Tensor, rollouts: Rollouts) -> Tensor:
+    """One number per completion [P, G], repeated over its tokens [B, T]."""
+    return values.flatten().unsqueeze(1).expand(rollouts.mask.shape)

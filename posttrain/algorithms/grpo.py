@@ -1,0 +1,72 @@
+"""`grpo`: group-relative policy optimisation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from posttrain.algorithms.base import Algorithm, Need, judged, per_token
+from posttrain.batch import Batch, Rollouts, Scores, Signals
+from posttrain.functional import advantages, surrogates, weighting
+from posttrain.functional.divergences import Estimator, kl_estimator
+from posttrain.registry import ConfigError, algorithms
+
+
+@algorithms.register("grpo")
+@dataclass(frozen=True)
+class GRPO(Algorithm):
+    """Clipped ratio times the group z-score of the reward, plus kl_coef times an estimate of KL(pi || pi_ref).
+
+    Paper: arXiv 2402.03300, eq. 3. Every completion counts the same, its tokens share it.
+    """
+
+    paper = "2402.03300"
+    title = "DeepSeekMath: Pushing the Limits of Mathematical Reasoning in Open Language Models"
+
+    clip: float = 0.2
+    kl_coef: float = 0.04
+    kl: Estimator = "k3"
+
+    def __post_init__(self) -> None:
+        if not 0 < self.clip < 1:
+            raise ConfigError(f"algorithm.clip: found {self.clip}, expected a number between 0 and 1")
+        if self.kl_coef < 0:
+            raise ConfigError(f"algorithm.kl_coef: found {self.kl_coef}, expected 0 or more")
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        return frozenset({"rewards", "reference"} if self.kl_coef else {"rewards"})
+
+    @property
+    def minimum_group(self) -> int:
+        return 2
+
+    @property
+    def biases(self) -> tuple[str, ...]:
+        found = ["Dividing by the group's standard deviation weights problems by 1/sqrt(p(1-p)) of their success rate p."]
+        if self.kl_coef and self.kl in ("k1", "k3"):
+            gradient = {"k1": "zero", "k3": "that of KL(pi_ref || pi), not of KL(pi || pi_ref)"}[self.kl]
+            found.append(f"The {self.kl} estimate in the loss has an expected gradient that is {gradient}.")
+        return tuple(found)
+
+    def prepare(self, rollouts: Rollouts, signals: Signals) -> Batch:
+        assert signals.rewards is not None
+        credit = advantages.group_zscore(signals.rewards.values, signals.rewards.valid)
+        weight, normaliser = weighting.sequence_mean(judged(rollouts, signals.rewards), rollouts.logprobs.dtype)
+        return Batch(rollouts, weight, normaliser, advantages=per_token(credit, rollouts), reference=signals.reference)
+
+    def loss(self, scores: Scores, batch: Batch) -> Tensor:
+        assert batch.advantages is not None
+        log_ratio = scores.logprobs - batch.rollouts.logprobs
+        loss = surrogates.ppo_clip(log_ratio, batch.advantages, self.clip, self.clip)
+        if self.kl_coef:
+            assert batch.reference is not None
+            loss = loss + self.kl_coef * kl_estimator(self.kl, scores.logprobs, batch.reference.logprobs, log_ratio)
+        return loss
+
+    def diagnostics(self, scores: Scores, batch: Batch) -> Mapping[str, Tensor]:
+        assert batch.advantages is not None
+        log_ratio = scores.logprobs - batch.rollouts.logprobs
+        return {"clip_fraction": surrogates.clipped(log_ratio, batch.advantages, self.clip, self.clip).to(batch.weight)}

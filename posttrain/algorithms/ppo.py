@@ -1,0 +1,80 @@
+"""`ppo`: clipped policy optimisation with a critic, in its form for language models."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+
+from posttrain.algorithms.base import Algorithm, Need, judged
+from posttrain.batch import Batch, Rollouts, Scores, Signals
+from posttrain.functional import advantages, surrogates, weighting
+from posttrain.functional.divergences import kl_estimator
+from posttrain.registry import ConfigError, algorithms
+
+
+@algorithms.register("ppo")
+@dataclass(frozen=True)
+class PPO(Algorithm):
+    """GAE from a critic, whitened over the step, under the clip, plus value_coef times the clipped value loss.
+
+    Papers: arXiv 1707.06347, eq. 7; 2203.02155 for the form with the reward at the last token and the KL to the
+    reference inside the reward of every token.
+    """
+
+    paper = "1707.06347"
+    title = "Proximal Policy Optimization Algorithms"
+
+    clip: float = 0.2
+    value_clip: float = 0.2
+    value_coef: float = 0.1
+    kl_coef: float = 0.02
+    gamma: float = 1.0
+    lam: float = 0.95
+
+    def __post_init__(self) -> None:
+        for name in ("clip", "value_clip"):
+            if not 0 < getattr(self, name) < 1:
+                raise ConfigError(f"algorithm.{name}: found {getattr(self, name)}, expected a number between 0 and 1")
+        for name in ("gamma", "lam"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ConfigError(f"algorithm.{name}: found {getattr(self, name)}, expected 0 to 1")
+        for name in ("value_coef", "kl_coef"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"algorithm.{name}: found {getattr(self, name)}, expected 0 or more")
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        return frozenset({"rewards", "student", "values"} | ({"reference"} if self.kl_coef else set()))
+
+    @property
+    def scope(self) -> Literal["group", "batch"]:
+        return "batch"
+
+    def prepare(self, rollouts: Rollouts, signals: Signals) -> Batch:
+        assert signals.rewards is not None and signals.student is not None and signals.student.values is not None
+        mask = judged(rollouts, signals.rewards)
+        last = mask & (mask.flip(1).cumsum(1).flip(1) == 1)
+        rewards = last * signals.rewards.values.flatten().unsqueeze(1)
+        if self.kl_coef:
+            assert signals.reference is not None
+            apart = kl_estimator("k1", rollouts.logprobs, signals.reference.logprobs)
+            rewards = rewards - self.kl_coef * apart * mask
+        old_values = signals.student.values
+        credit, returns = advantages.gae(rewards, old_values, mask, self.gamma, self.lam)
+        weight, normaliser = weighting.token_mean(mask, credit.dtype)
+        credit = advantages.whiten(credit, mask)
+        return Batch(rollouts, weight, normaliser, advantages=credit, returns=returns, old_values=old_values)
+
+    def loss(self, scores: Scores, batch: Batch) -> Tensor:
+        assert batch.advantages is not None and batch.returns is not None and batch.old_values is not None
+        assert scores.values is not None
+        policy = surrogates.ppo_clip(scores.logprobs - batch.rollouts.logprobs, batch.advantages, self.clip, self.clip)
+        value = surrogates.value_loss(scores.values, batch.old_values, batch.returns, self.value_clip)
+        return policy + self.value_coef * value
+
+    def diagnostics(self, scores: Scores, batch: Batch) -> Mapping[str, Tensor]:
+        assert batch.returns is not None and scores.values is not None
+        return {"value_error": (scores.values - batch.returns) ** 2, "returns": batch.returns}

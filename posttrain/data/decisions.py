@@ -1,0 +1,122 @@
+"""`decisions`: long completions of small choices, one right token per position, with a student and a teacher.
+
+Most positions are routine: features whose meaning the student knows decide them. A share of the positions are forks,
+decided by features the student has to learn. That is the shape of the claim behind sparse supervision: few tokens
+carry what the teacher can teach. The teacher's distance turns its taste in the known features away from the truth.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from posttrain.batch import Problem, ProblemSet
+from posttrain.registry import ConfigError, datasets
+
+GRID = 8  # features and directions are drawn as integers in -GRID..GRID, so they are equal on every machine
+
+
+@datasets.register("decisions")
+@dataclass(frozen=True)
+class Decisions:
+    """Planted linear decisions. Every number of a problem is drawn; the right token follows from the truth."""
+
+    train_examples: int = 128
+    validation_examples: int = 64
+    positions: int = 64
+    minimum_positions: int | None = None  # shorter problems down to this length; None: all equally long
+    candidates: int = 8
+    known: int = 6  # features whose meaning the student starts with
+    new: int = 6  # features it has to learn
+    hidden: int = 0  # features only the teacher (and the truth) sees: they limit what the student can reach
+    fork_rate: float = 0.25  # share of positions that new and hidden features decide
+    distance: float = 0.0  # 0: the teacher shares the student's taste in known features; 1: a right angle to it
+    sharpness: float = 6.0  # logits of teacher and truth per unit of their direction
+    prefix: float = 0.0  # strength of the dependence on the token before (policy.name=tree)
+
+    def __post_init__(self) -> None:
+        counts = ("train_examples", "validation_examples", "positions", "known", "new")
+        for name in counts:
+            if getattr(self, name) < 1:
+                raise ConfigError(f"dataset.{name}: found {getattr(self, name)}, expected at least 1")
+        if self.candidates < 2:
+            raise ConfigError(f"dataset.candidates: found {self.candidates}, expected at least 2")
+        if self.hidden < 0:
+            raise ConfigError(f"dataset.hidden: found {self.hidden}, expected 0 or more")
+        if self.minimum_positions is not None and not 1 <= self.minimum_positions <= self.positions:
+            raise ConfigError(f"dataset.minimum_positions: found {self.minimum_positions}, expected 1 to {self.positions}")
+        for name in ("fork_rate", "distance"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ConfigError(f"dataset.{name}: found {getattr(self, name)}, expected 0 to 1")
+
+    def build(self, seed: int) -> ProblemSet:
+        """World, training and held-out problems of one seed, in this order from one stream."""
+        rng = np.random.default_rng(seed)
+        truth = self._truth(rng)
+        train = tuple(self._problem(rng, truth, f"{seed}/train/{i}") for i in range(self.train_examples))
+        held_out = tuple(self._problem(rng, truth, f"{seed}/validation/{i}") for i in range(self.validation_examples))
+        return ProblemSet(train, held_out, "planted linear decisions", self._checkpoints(truth))
+
+    def _truth(self, rng: np.random.Generator) -> dict[str, np.ndarray]:
+        """Unit directions of the feature blocks, a direction off the known one, and the table of prefix effects."""
+        sizes = {"known": self.known, "off": self.known, "new": self.new + self.hidden}
+        truth = {name: _unit(_draw(rng, size)) for name, size in sizes.items()}
+        truth["off"] = _unit(truth["off"] - (truth["off"] @ truth["known"]) * truth["known"])
+        truth["prefix"] = _draw(rng, (self.candidates + 1, self.candidates)) / GRID
+        return truth
+
+    def _checkpoints(self, truth: dict[str, np.ndarray]) -> dict[str, dict[str, np.ndarray]]:
+        turned = np.cos(np.pi / 2 * self.distance) * truth["known"] + np.sin(np.pi / 2 * self.distance) * truth["off"]
+        student = {"weight": self.sharpness * np.concatenate([truth["known"], np.zeros(self.new)])}
+        teacher = {"weight": self.sharpness * np.concatenate([turned, truth["new"]])}
+        if self.prefix:
+            teacher["transition"] = self.prefix * self.sharpness * truth["prefix"]
+        return {"student": student, "teacher": teacher}
+
+    def _problem(self, rng: np.random.Generator, truth: dict[str, np.ndarray], name: str) -> Problem:
+        shortest = self.positions if self.minimum_positions is None else self.minimum_positions
+        length = int(rng.integers(shortest, self.positions + 1))
+        forks = rng.integers(0, 1000, length) < round(1000 * self.fork_rate)
+        drawn = _draw(rng, (length, self.candidates, self.known + self.new + self.hidden))
+        features = drawn / GRID
+        features[forks, :, : self.known] = 0.0
+        features[~forks, :, self.known :] = 0.0
+        values = (features * np.concatenate([truth["known"], truth["new"]])).sum(-1)
+        answer = _greedy_path(values, self.prefix * truth["prefix"])
+        text = " ".join(map(str, answer))
+        return Problem(
+            id=name,
+            prompt=f"{length} decisions among {self.candidates}",
+            answer=text,
+            candidates=tuple(map(str, range(self.candidates))),
+            features=features,
+            responses=(text,),
+            drawn={"forks": forks.astype(int).tolist(), "features": _digest(drawn), "answer": answer},
+            meta={"forks": forks},
+        )
+
+
+def _draw(rng: np.random.Generator, shape: Any) -> np.ndarray:
+    return rng.integers(-GRID, GRID + 1, shape).astype(np.float64)
+
+
+def _unit(vector: np.ndarray) -> np.ndarray:
+    norm = np.sqrt((vector**2).sum())
+    return vector / norm if norm else vector
+
+
+def _greedy_path(values: np.ndarray, prefix: np.ndarray) -> list[int]:
+    """The right token at each position [T], given the right ones before it; lowest id on a tie."""
+    path, before = [], len(prefix) - 1
+    for row in values:
+        before = int(np.argmax(row + prefix[before]))
+        path.append(before)
+    return path
+
+
+def _digest(drawn: np.ndarray) -> dict[str, Any]:
+    """A large array of small integers, by shape and digest of its bytes."""
+    return {"shape": list(drawn.shape), "int8": hashlib.sha256(drawn.astype(np.int8).tobytes()).hexdigest()}

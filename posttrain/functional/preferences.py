@@ -1,0 +1,29 @@
+"""Preference losses on pairs. Rows come in groups of two, (chosen, rejected): B = 2P. Unreduced, one loss per pair."""
+
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def sequence_logprob(logprobs: Tensor, mask: Tensor) -> Tensor:
+    """log π(y|x) = Σ_t log π(y_t|h_t) over the masked tokens. [B, T] -> [B]; a row without tokens gives 0."""
+    return logprobs.masked_fill(~mask, 0).sum(1)
+
+
+def margins(policy: Tensor, reference: Tensor) -> Tensor:
+    """Δ = log π/π_ref of the chosen row minus that of the rejected one (DPO, arXiv 2305.18290, eq. 7). [B] -> [P].
+
+    Both arguments are sequence log-probs in (chosen, rejected) order; the reference is a constant.
+    """
+    if policy.ndim != 1 or policy.shape != reference.shape or len(policy) % 2:
+        found = f"{tuple(policy.shape)} and {tuple(reference.shape)}"
+        raise ValueError(f"policy, reference: found shapes {found}, expected one even [B]: (chosen, rejected) pairs")
+    chosen, rejected = (policy - reference.detach()).reshape(-1, 2).unbind(1)
+    return chosen - rejected
+
+
+def dpo(margins: Tensor, beta: float, smoothing: float = 0.0) -> Tensor:
+    """-(1-ε) log σ(βΔ) - ε log σ(-βΔ) (DPO, arXiv 2305.18290, eq. 7; ε > 0: conservative DPO). [P] -> [P].
+
+    At π = π_ref it is log 2 with gradient -(β/2)(1-2ε) in the margin.
+    """
+    return -(1 - smoothing) * F.logsigmoid(beta * margins) - smoothing * F.logsigmoid(-beta * margins)

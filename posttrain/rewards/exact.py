@@ -1,0 +1,29 @@
+"""`exact` and `positions`: the completion against the answer, as a whole or choice by choice."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from posttrain.batch import Failure, Problem
+from posttrain.registry import rewards
+
+
+@rewards.register("exact")
+@dataclass(frozen=True)
+class Exact:
+    """1 where the completion is the answer, else 0."""
+
+    def __call__(self, problem: Problem, text: str) -> float | Failure:
+        return float(text == problem.answer)
+
+
+@rewards.register("positions")
+@dataclass(frozen=True)
+class Positions:
+    """The share of positions that hold the right token, in [0, 1]."""
+
+    def __call__(self, problem: Problem, text: str) -> float | Failure:
+        right, found = problem.answer.split(" "), text.split(" ")
+        if len(right) != len(found):
+            return Failure(f"{len(found)} tokens where the answer has {len(right)}")
+        return sum(r == f for r, f in zip(right, found, strict=True)) / len(right)

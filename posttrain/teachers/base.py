@@ -1,0 +1,77 @@
+"""The one interface of every teacher."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from torch import Tensor
+
+from posttrain.batch import Rollouts, Scores, Targets
+from posttrain.policies.base import Policy, States
+
+
+@dataclass
+class Events:
+    """What really happened, counted per completion where it concerns a teacher."""
+
+    teacher_cache_entries: int = 0  # entries this run can read
+    teacher_prefill_calls: int = 0  # completions scored before training
+    online_teacher_calls: int = 0  # completions scored during training
+    drift_events: int = 0  # times the student was found to have left the policy a cache was made for
+    rollout_policy_refreshes: int = 0
+    corrupt_cache_entries: int = 0  # entries that failed their digest and were scored again
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What a teacher may be built from."""
+
+    student: Policy  # at its start
+    checkpoints: Mapping[str, Policy] = field(default_factory=dict)  # policies the dataset knows of
+    folder: Path | None = None  # where a run may keep a store
+
+
+class Teacher(Protocol):
+    """Answers about completions. `watches_student` asks for the student's scores on each step's completions."""
+
+    watches_student: bool
+    full_distribution: bool
+
+    def prefill(self, rollouts: Rollouts, top_k: int | None) -> None:
+        """Is told, before training, of completions that will be used throughout."""
+        ...
+
+    def targets(self, rollouts: Rollouts, where: Tensor, top_k: int | None) -> Targets:
+        """What the teacher says at `where` [B, T]."""
+        ...
+
+    def states(self, rollouts: Rollouts) -> States:
+        """Full distributions, where `full_distribution` says there are any."""
+        ...
+
+    def watch(self, rollouts: Rollouts, student: Scores) -> None:
+        """Sees the student before each update."""
+        ...
+
+    def after_update(self, step: int, student: Policy) -> None:
+        """Is told of each update, counted from 1."""
+        ...
+
+    def distribution(self) -> Policy | None:
+        """The fixed policy to measure the student's distance to, if there is one."""
+        ...
+
+    def events(self) -> Events:
+        """Counters so far."""
+        ...
+
+
+class TeacherConfig(Protocol):
+    """A registered teacher's options."""
+
+    def build(self, surroundings: Surroundings) -> Teacher:
+        """The teacher; what it lacks is a ConfigError."""
+        ...

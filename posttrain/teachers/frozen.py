@@ -1,0 +1,90 @@
+"""`frozen`: another policy in the process, asked online."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from posttrain.batch import Rollouts, Scores, Targets
+from posttrain.functional.selection import keyed_uniforms
+from posttrain.policies.base import Policy, States
+from posttrain.registry import ConfigError, did_you_mean, teachers
+from posttrain.teachers.base import Events, Surroundings
+
+SHUFFLE_STREAM = 7  # keeps the shuffle's draws apart from those of the selection
+
+
+@teachers.register("frozen")
+@dataclass(frozen=True)
+class Frozen:
+    """An online teacher that never changes."""
+
+    policy: str = "teacher"  # a checkpoint the dataset knows of, or `student` for the student's own start
+    shuffle: bool = False  # control arm: answers are moved to random other tokens, so they carry no information
+
+    def build(self, surroundings: Surroundings) -> FrozenTeacher:
+        """The teacher over one of the dataset's checkpoints."""
+        found = {"student": surroundings.student, **surroundings.checkpoints}
+        if self.policy not in found:
+            hint = did_you_mean(self.policy, found)
+            raise ConfigError(
+                f"teacher.policy: this dataset has no checkpoint `{self.policy}`.{hint} "
+                "Datasets with a teacher: decisions (dataset=decisions)."
+            )
+        return FrozenTeacher(found[self.policy].snapshot(), self.shuffle)
+
+
+@dataclass
+class FrozenTeacher:
+    """Scores with a policy of its own and counts each completion it is asked about."""
+
+    policy: Policy
+    shuffle: bool = False
+    counted: Events = field(default_factory=Events)
+    watches_student: bool = False
+
+    @property
+    def full_distribution(self) -> bool:
+        """A shuffled teacher has nothing but answers to give."""
+        return not self.shuffle
+
+    def prefill(self, rollouts: Rollouts, top_k: int | None) -> None:
+        """Nothing to prepare: it is asked online."""
+
+    def targets(self, rollouts: Rollouts, where: Tensor, top_k: int | None) -> Targets:
+        """Log-probs at `where` (see `Teacher.targets`)."""
+        self.counted.online_teacher_calls += int(where.any(-1).sum())
+        targets = self.policy.targets(rollouts, where, top_k)
+        return _shuffled(targets, rollouts) if self.shuffle else targets
+
+    def states(self, rollouts: Rollouts) -> States:
+        """Hidden states for a full-vocabulary divergence."""
+        self.counted.online_teacher_calls += len(rollouts.texts)
+        return self.policy.states(rollouts)
+
+    def watch(self, rollouts: Rollouts, student: Scores) -> None:
+        """The student is none of its business."""
+
+    def after_update(self, step: int, student: Policy) -> None:
+        """It never changes."""
+
+    def distribution(self) -> Policy | None:
+        """Its own policy."""
+        return self.policy
+
+    def events(self) -> Events:
+        """Counters so far."""
+        return self.counted
+
+
+def _shuffled(targets: Targets, rollouts: Rollouts) -> Targets:
+    """Each answer swapped for that of another supervised token, by a permutation drawn from the rows' keys."""
+    where = targets.mask.flatten()
+    draws = keyed_uniforms(rollouts.keys, targets.mask.shape[1], stream=SHUFFLE_STREAM)
+    order = np.argsort(torch.as_tensor(draws).flatten()[where].numpy(), kind="stable")
+    moved = targets.logprobs.flatten().clone()
+    moved[where] = moved[where][torch.from_numpy(order)]
+    return replace(targets, logprobs=moved.view_as(targets.logprobs), support_ids=None, support_logprobs=None)

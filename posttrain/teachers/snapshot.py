@@ -1,0 +1,67 @@
+"""`snapshot`: the student as it was some updates ago."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from posttrain.batch import Rollouts, Scores, Targets
+from posttrain.policies.base import Policy, States
+from posttrain.registry import ConfigError, teachers
+from posttrain.teachers.base import Events, Surroundings
+
+
+@teachers.register("snapshot")
+@dataclass(frozen=True)
+class Snapshot:
+    """The student as it was, taken anew every `refresh_every` updates."""
+
+    refresh_every: int = 16
+
+    def __post_init__(self) -> None:
+        if self.refresh_every < 1:
+            raise ConfigError(f"teacher.refresh_every: found {self.refresh_every}, expected at least 1")
+
+    def build(self, surroundings: Surroundings) -> SnapshotTeacher:
+        """The first snapshot is the student's start."""
+        return SnapshotTeacher(surroundings.student.snapshot(), self.refresh_every)
+
+
+@dataclass
+class SnapshotTeacher:
+    """Counts refreshes, not calls: no teacher is queried when a student looks at its own past."""
+
+    policy: Policy
+    refresh_every: int
+    counted: Events = field(default_factory=Events)
+    watches_student: bool = False
+    full_distribution: bool = True
+
+    def prefill(self, rollouts: Rollouts, top_k: int | None) -> None:
+        """Nothing to prepare."""
+
+    def targets(self, rollouts: Rollouts, where: Tensor, top_k: int | None) -> Targets:
+        """The past student's log-probs at `where`."""
+        return self.policy.targets(rollouts, where, top_k)
+
+    def states(self, rollouts: Rollouts) -> States:
+        """The past student's hidden states."""
+        return self.policy.states(rollouts)
+
+    def watch(self, rollouts: Rollouts, student: Scores) -> None:
+        """Nothing to see."""
+
+    def after_update(self, step: int, student: Policy) -> None:
+        """Takes a new snapshot when the period is over."""
+        if step % self.refresh_every == 0:
+            self.policy = student.snapshot()
+            self.counted.rollout_policy_refreshes += 1
+
+    def distribution(self) -> Policy | None:
+        """None: a moving target is not something to be near to."""
+        return None
+
+    def events(self) -> Events:
+        """Counters so far."""
+        return self.counted
