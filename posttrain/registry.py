@@ -49,7 +49,9 @@ class Registry:
                     "Give one of them another name."
                 )
             if not is_dataclass(cls):
-                raise ConfigError(f"{self.kind} `{name}`: {cls.__name__} is not a dataclass. Add @dataclass(frozen=True).")
+                raise ConfigError(
+                    f"{self.kind} `{name}`: {cls.__name__} is not a dataclass. Add @dataclass(frozen=True)."
+                )
             self._classes[name] = cls
             return cls
 

@@ -35,7 +35,9 @@ class GKD(Algorithm):
             if not 0 <= getattr(self, name) <= 1:
                 raise ConfigError(f"algorithm.{name}: found {getattr(self, name)}, expected 0 to 1")
         if self.support is not None and self.support < 1:
-            raise ConfigError(f"algorithm.support: found {self.support}, expected at least 1, or null for the full vocabulary")
+            raise ConfigError(
+                f"algorithm.support: found {self.support}, expected at least 1, or null for the full vocabulary"
+            )
 
     @property
     def needs(self) -> frozenset[Need]:
@@ -57,7 +59,9 @@ class GKD(Algorithm):
     def biases(self) -> tuple[str, ...]:
         if self.support is None:
             return ()
-        return ("Beyond the teacher's top tokens only the total mass is matched: the bucket divergence is a lower bound.",)
+        return (
+            "Beyond the teacher's top tokens only the total mass is matched: the bucket divergence is a lower bound.",
+        )
 
     def prepare(self, rollouts: Rollouts, signals: Signals) -> Batch:
         mask = rollouts.mask if signals.teacher is None else signals.teacher.mask

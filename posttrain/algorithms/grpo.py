@@ -45,7 +45,9 @@ class GRPO(Algorithm):
 
     @property
     def biases(self) -> tuple[str, ...]:
-        found = ["Dividing by the group's standard deviation weights problems by 1/sqrt(p(1-p)) of their success rate p."]
+        found = [
+            "Dividing by the group's standard deviation weights problems by 1/sqrt(p(1-p)) of their success rate p."
+        ]
         if self.kl_coef and self.kl in ("k1", "k3"):
             gradient = {"k1": "zero", "k3": "that of KL(pi_ref || pi), not of KL(pi || pi_ref)"}[self.kl]
             found.append(f"The {self.kl} estimate in the loss has an expected gradient that is {gradient}.")

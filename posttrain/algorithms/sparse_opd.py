@@ -86,4 +86,7 @@ class SparseOPD(Algorithm):
 
     def diagnostics(self, scores: Scores, batch: Batch) -> Mapping[str, Tensor]:
         assert batch.advantages is not None
-        return {"selected_advantage": batch.advantages, "selected_negative_share": (batch.advantages < 0).to(batch.weight)}
+        return {
+            "selected_advantage": batch.advantages,
+            "selected_negative_share": (batch.advantages < 0).to(batch.weight),
+        }

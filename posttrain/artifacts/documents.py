@@ -85,21 +85,21 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(members) < len(pairs):
         keys = [key for key, _ in pairs]
         twice = next(key for key in keys if keys.count(key) > 1)
-        raise DocumentError(f"the key {_shown(twice)} stands twice in one object; keep one of them")
+        raise DocumentError(f"the key {shown(twice)} stands twice in one object; keep one of them")
     return members
 
 
 def _integer(literal: str) -> int:
     # The length first: turning thousands of digits into a number is slow, and Python refuses it anyway.
     if len(literal) > 17 or abs(int(literal)) > MAX_INTEGER:
-        raise DocumentError(f"the integer {_shown(literal)} lies beyond 2^53 - 1; write it as a string")
+        raise DocumentError(f"the integer {shown(literal)} lies beyond 2^53 - 1; write it as a string")
     return int(literal)
 
 
 def _float(literal: str) -> float:
     number = float(literal)
     if not math.isfinite(number):
-        raise DocumentError(f"the number {_shown(literal)} is too large for a float64")
+        raise DocumentError(f"the number {shown(literal)} is too large for a float64")
     return number
 
 
@@ -110,8 +110,9 @@ def _constant(literal: str) -> float:
 _DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_int=_integer, parse_float=_float, parse_constant=_constant)
 
 
-def _shown(value: Any) -> str:
-    text = repr(value)
+def shown(value: Any) -> str:
+    """A value as a message quotes it: short, and escaped so that hostile text cannot steer a terminal."""
+    text = json.dumps(value, default=repr)
     return text if len(text) <= 60 else text[:57] + "..."
 
 
@@ -142,7 +143,7 @@ def _plain(value: Any, path: tuple[str | int, ...]) -> Any:
     if isinstance(value, Mapping):
         odd = [key for key in value if not isinstance(key, str)]
         if odd:
-            raise _unwritable(path, f"has the key {_shown(odd[0])} of type {_type(odd[0])}; keys are strings")
+            raise _unwritable(path, f"has the key {shown(odd[0])} of type {_type(odd[0])}; keys are strings")
         return {_plain(key, (*path, key)): _plain(member, (*path, key)) for key, member in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(item, (*path, i)) for i, item in enumerate(value)]

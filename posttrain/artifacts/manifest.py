@@ -46,10 +46,9 @@ def plan_problems(plan: Mapping[str, Any]) -> list[str]:
     shared = sorted(set(plan.get("tuning", {}).get("seeds", [])) & set(plan["seeds"]))
     if shared:
         problems.append(f"seeds {shared} serve tuning and evaluation; tune on other seeds")
-    for key in ("claims",):
-        ids = [claim["id"] for claim in plan.get(key, [])]
-        if len(set(ids)) < len(ids):
-            problems.append(f"two claims bear one id, found {ids}; give each its own")
+    ids = [claim["id"] for claim in plan.get("claims", [])]
+    if len(set(ids)) < len(ids):
+        problems.append(f"two claims bear one id, found {ids}; give each its own")
     strangers = sorted(set(plan.get("controls", [])) - set(plan.get("arms", {}))) if "arms" in plan else []
     if strangers:
         problems.append(f"controls {strangers} are no arms; name arms among {sorted(plan['arms'])}")
@@ -124,21 +123,30 @@ def resolve(manifest_ref: str, artifact_path: Path | str) -> Path:
 
 
 def resolve_execution(manifest_ref: str, artifact_path: Path | str, method: str) -> Path:
-    """The execution file of an artifact, sought like its plan: beside it, else `<name>/<method>.json` below `docs/`."""
+    """The execution file of an artifact: `execution.json` beside it or, for a published one, below `docs/`.
+
+    A run folder without its own record is incomplete, whatever a published run of that method left.
+    """
     namespace, name, _ = split_reference(manifest_ref)
-    return _first(Path(artifact_path), "execution.json", f"{NAMESPACES[namespace]}/{name}/{method}.json")
+    published = f"{NAMESPACES[namespace]}/{name}/{method}.json" if is_published(artifact_path) else None
+    return _first(Path(artifact_path), "execution.json", published)
 
 
-def _first(artifact: Path, beside: str, published: str) -> Path:
-    folder = artifact.resolve().parent
-    places = [inside(folder, beside)]
+def _first(artifact: Path, beside: str, published: str | None) -> Path:
+    places = [inside(artifact.resolve().parent, beside)]
     root = documentation_root(artifact)
-    if root is not None:
+    if root is not None and published is not None:
         places.append(inside(root, published))
     for place in places:
         if place.is_file():
             return place
-    raise ManifestNotFoundError(f"{artifact} has no {beside} beside it" + f" and no {published} above" * (root is not None))
+    raise ManifestNotFoundError(f"found none of {beside} beside {artifact.name}, {published or 'no published file'}")
+
+
+def is_published(artifact_path: Path | str) -> bool:
+    """Whether an artifact lies below `docs/`, where its recorded place is binding."""
+    root = documentation_root(artifact_path)
+    return root is not None and Path(artifact_path).resolve().is_relative_to(root / "docs")
 
 
 def documentation_root(path: Path | str) -> Path | None:

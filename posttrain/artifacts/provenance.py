@@ -4,7 +4,6 @@ Never the whole environment, no host name and no user name; torch is described o
 """
 
 import ctypes
-import hashlib
 import os
 import platform
 import re
@@ -91,7 +90,7 @@ def _cpu(unknown: dict[str, str]) -> dict[str, Any]:
     listing = Path("/proc/cpuinfo")
     text = listing.read_text(encoding="utf-8", errors="replace") if listing.is_file() else ""
     fields = [re.split(r"\s*:\s*", line, maxsplit=1) for line in text.splitlines() if ":" in line]
-    first = {key: value for key, value in reversed(fields)}
+    first = dict(reversed(fields))
     flags = first.get("flags") or first.get("Features")
     # A core is a pair of socket and core number; machines that do not list them show one block per core.
     sockets = [value for key, value in fields if key == "physical id"]
@@ -120,7 +119,7 @@ def blas(threads: int | None, unknown: dict[str, str]) -> dict[str, Any]:
     """NumPy's BLAS library and the kernel core it chose on this processor: other cores round differently."""
     import numpy
 
-    library: Mapping[str, Any] = numpy.show_config(mode="dicts")["Build Dependencies"]["blas"]  # type: ignore[index]
+    library: Mapping[str, Any] = numpy.show_config(mode="dicts")["Build Dependencies"]["blas"]
     core = _openblas_core()
     if core is None:
         unknown["blas.core"] = "no loaded library names its OpenBLAS core"
@@ -161,20 +160,24 @@ def code_state(package_root: Path | str) -> dict[str, Any]:
     tracked = _git(root.parent, "ls-files", "--", f"{root.name}/__init__.py")
     commit = _git(root.parent, "rev-parse", "HEAD") if tracked else None
     if commit is None:
-        reason = "the package is not tracked by a git repository with a commit"
+        reason = "git knows no commit that holds the package"
         return {**state, "unknown": dict.fromkeys(("git_commit", "git_dirty", "diff_sha256"), reason)}
+    state["git_commit"] = commit.decode().strip()
     difference = _difference(root)
-    dirty = bool(difference)
-    state |= {"git_commit": commit.decode().strip(), "git_dirty": dirty}
-    state["diff_sha256"] = bytes_digest(difference) if dirty else None
-    return {**state, "unknown": {} if dirty else {"diff_sha256": "the code is as committed"}}
+    if difference is None:
+        return {**state, "unknown": dict.fromkeys(("git_dirty", "diff_sha256"), "git could not compare the files")}
+    if not difference:
+        return {**state, "git_dirty": False, "unknown": {"diff_sha256": "the code is as committed"}}
+    return {**state, "git_dirty": True, "diff_sha256": bytes_digest(difference), "unknown": {}}
 
 
-def _difference(root: Path) -> bytes:
+def _difference(root: Path) -> bytes | None:
     """What the working tree adds to the commit: the diff of tracked files, then names and digests of new ones."""
     places = ("--", root.name, "configs")
-    diff = _git(root.parent, "diff", "--no-ext-diff", "--no-textconv", "--binary", "HEAD", *places) or b""
-    listing = _git(root.parent, "ls-files", "--others", "--exclude-standard", "-z", *places) or b""
+    diff = _git(root.parent, "diff", "--no-ext-diff", "--no-textconv", "--binary", "HEAD", *places)
+    listing = _git(root.parent, "ls-files", "--others", "--exclude-standard", "-z", *places)
+    if diff is None or listing is None:
+        return None
     new = [Path(os.fsdecode(name)) for name in sorted(listing.split(b"\0")) if name]
     return diff + b"".join(f"{file_digest(root.parent / name)}  {name.as_posix()}\n".encode() for name in new)
 
@@ -184,7 +187,7 @@ def _git(folder: Path, *words: str) -> bytes | None:
     command = ["git", "--no-optional-locks", "-c", "core.fsmonitor=false", "-c", "core.quotePath=true", *words]
     try:
         done = subprocess.run(command, cwd=folder, capture_output=True, check=False, timeout=60)
-    except FileNotFoundError:
+    except (FileNotFoundError, subprocess.TimeoutExpired):
         return None
     return done.stdout if done.returncode == 0 else None
 
@@ -192,7 +195,7 @@ def _git(folder: Path, *words: str) -> bytes | None:
 def environment_class(
     environment_record: Mapping[str, Any] | None = None, hardware_record: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """What decides the bits of a float: two runs of one class agree byte for byte. Of this machine, or of two records."""
+    """What decides the bits of a float, here or in two records: two runs of one class agree byte for byte."""
     env = environment() if environment_record is None else environment_record
     machine = hardware() if hardware_record is None else hardware_record
     return {

@@ -19,7 +19,7 @@ _SECRET_VALUES = re.compile(
 
 
 def names_secret(name: str) -> bool:
-    """Whether a flag, config key or variable is named like a secret (`--hf-token`, `server.apiKey`, `WANDB_API_KEY`)."""
+    """Whether a flag, config key or variable is named like a secret, such as `--hf-token` or `server.apiKey`."""
     words = [word.lower() for word in _WORD.findall(name)]
     return any(
         word in _SECRET_WORDS and not (i > 0 and words[i - 1] in _HARMLESS_BEFORE) for i, word in enumerate(words)

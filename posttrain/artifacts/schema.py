@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from posttrain.artifacts.digests import canonical
-from posttrain.artifacts.documents import pointer
+from posttrain.artifacts.documents import pointer, shown
 
 Name = Literal["artifact-v2", "plan-v1", "execution-v1"]
 Schema = Mapping[str, Any] | bool
@@ -131,25 +131,20 @@ def _equal(a: Any, b: Any) -> bool:
     return _json_type(a) == _json_type(b) and a == b
 
 
-def _shown(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False, default=repr)
-    return text if len(text) <= 60 else text[:57] + "..."
-
-
 def _type(value: Any, rule: str | list[str], at: _Place) -> Iterator[Violation]:
     names = [rule] if isinstance(rule, str) else rule
     if not any(_is(value, name) for name in names):
-        yield from at.breach(f"is {_shown(value)} ({_json_type(value)}); write a value of type {' or '.join(names)}")
+        yield from at.breach(f"is {shown(value)} ({_json_type(value)}); write a value of type {' or '.join(names)}")
 
 
 def _enum(value: Any, rule: list[Any], at: _Place) -> Iterator[Violation]:
     if not any(_equal(value, option) for option in rule):
-        yield from at.breach(f"is {_shown(value)}; write {' or '.join(map(_shown, rule))}")
+        yield from at.breach(f"is {shown(value)}; write {' or '.join(map(shown, rule))}")
 
 
 def _pattern(value: Any, rule: str, at: _Place) -> Iterator[Violation]:
     if isinstance(value, str) and not re.fullmatch(rule, value):
-        yield from at.breach(f"is {_shown(value)}; write text that matches {rule}")
+        yield from at.breach(f"is {shown(value)}; write text that matches {rule}")
 
 
 def _bound(
@@ -157,14 +152,14 @@ def _bound(
 ) -> _Rule:
     def rule_of(value: Any, rule: Any, at: _Place) -> Iterator[Violation]:
         if isinstance(value, kind) and not isinstance(value, bool) and not fits(size(value), rule):
-            yield from at.breach(f"is {_shown(value)}; write {words.format(rule)}")
+            yield from at.breach(f"is {shown(value)}; write {words.format(rule)}")
 
     return rule_of
 
 
 def _unique_items(value: Any, rule: bool, at: _Place) -> Iterator[Violation]:
     if rule and isinstance(value, list) and len({canonical(item) for item in value}) < len(value):
-        yield from at.breach(f"is {_shown(value)}; write each item once")
+        yield from at.breach(f"is {shown(value)}; write each item once")
 
 
 def _items(value: Any, rule: Schema, at: _Place) -> Iterator[Violation]:

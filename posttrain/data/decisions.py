@@ -47,7 +47,9 @@ class Decisions:
         if self.hidden < 0:
             raise ConfigError(f"dataset.hidden: found {self.hidden}, expected 0 or more")
         if self.minimum_positions is not None and not 1 <= self.minimum_positions <= self.positions:
-            raise ConfigError(f"dataset.minimum_positions: found {self.minimum_positions}, expected 1 to {self.positions}")
+            raise ConfigError(
+                f"dataset.minimum_positions: found {self.minimum_positions}, expected 1 to {self.positions}"
+            )
         for name in ("fork_rate", "distance"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ConfigError(f"dataset.{name}: found {getattr(self, name)}, expected 0 to 1")

@@ -140,9 +140,9 @@ def keyed_uniforms(keys: Tensor, count: int, stream: int = 0) -> Tensor:
     if keys.ndim != 2 or keys.shape[1] != 4 or keys.dtype != torch.int64:
         raise TypeError(f"keys: found {keys.dtype} of shape {tuple(keys.shape)}, expected torch.int64 [B, 4]")
     words = np.ascontiguousarray(keys.cpu().numpy()).view(np.uint64)
-    state = np.full(len(words), stream % 2**64, dtype=np.uint64)
+    state = _mix(np.full(len(words), stream % 2**64, dtype=np.uint64) + _GOLDEN)
     for word in words.T:
-        state = _mix(_mix(state + _GOLDEN) ^ word)
+        state = _mix((state ^ word) + _GOLDEN)
     counters = np.arange(1, count + 1, dtype=np.uint64) * _GOLDEN
     bits = _mix(state[:, None] + counters) >> np.uint64(11)
     return torch.from_numpy(bits.astype(np.float64) * 2.0**-53).to(keys.device)

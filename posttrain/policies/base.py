@@ -42,7 +42,9 @@ class Expectations:
 class Policy(Protocol):
     """Draws completions, prices them, and can be copied. Log-probs are under the sampling temperature."""
 
-    def sample(self, problems: Sequence[Problem], group_size: int, stream: np.random.Generator, seed: int, step: int) -> Rollouts:
+    def sample(
+        self, problems: Sequence[Problem], group_size: int, stream: np.random.Generator, seed: int, step: int
+    ) -> Rollouts:
         """`group_size` completions of each problem, drawn from `stream`."""
         ...
 

@@ -115,7 +115,9 @@ class CandidatePolicy(torch.nn.Module):
     # -- drawing ----------------------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def sample(self, problems: Sequence[Problem], group_size: int, stream: np.random.Generator, seed: int, step: int) -> Rollouts:
+    def sample(
+        self, problems: Sequence[Problem], group_size: int, stream: np.random.Generator, seed: int, step: int
+    ) -> Rollouts:
         """Completions by inverse CDF, one uniform per row and position (see `Policy.sample`)."""
         rows = self._rows(problems)
         if not self.config.replacement:
@@ -138,9 +140,15 @@ class CandidatePolicy(torch.nn.Module):
         """The problems' data rows (see `Policy.respond`)."""
         sizes = {len(problem.responses) for problem in problems}
         if len(sizes) != 1 or sizes == {0}:
-            raise ConfigError(f"dataset: its problems have {sorted(sizes)} responses each, but data rows need one fixed number")
+            raise ConfigError(
+                f"dataset: its problems have {sorted(sizes)} responses each, but data rows need one fixed number"
+            )
         steps = self.features.shape[1]
-        rows = [[problem.candidates.index(word) for word in text.split(" ")] for problem in problems for text in problem.responses]
+        rows = [
+            [problem.candidates.index(word) for word in text.split(" ")]
+            for problem in problems
+            for text in problem.responses
+        ]
         ids = torch.tensor([row + [0] * (steps - len(row)) for row in rows])
         return self._rollouts(problems, ids, sizes.pop(), seed, step, "data")
 
@@ -154,7 +162,9 @@ class CandidatePolicy(torch.nn.Module):
             ids[:, steps] = choose(self._log_probs(rows, ids, steps).exp(), steps)
         return ids
 
-    def _rollouts(self, problems: Sequence[Problem], ids: Tensor, group_size: int, seed: int, step: int, source: Source) -> Rollouts:
+    def _rollouts(
+        self, problems: Sequence[Problem], ids: Tensor, group_size: int, seed: int, step: int, source: Source
+    ) -> Rollouts:
         rows = self._rows(problems).repeat_interleave(group_size)
         ids = ids.masked_fill(~self.lengths[rows], 0)
         count = len(rows)
@@ -162,8 +172,10 @@ class CandidatePolicy(torch.nn.Module):
         keys = torch.stack([torch.full((count,), seed), torch.full((count,), step), rows, completion], dim=1)
         mask = self.lengths[rows]
         repeated = [problem for problem in problems for _ in range(group_size)]
-        texts = tuple(" ".join(p.candidates[i] for i, m in zip(row, keep, strict=True) if m)
-                      for p, row, keep in zip(repeated, ids.tolist(), mask.tolist(), strict=True))
+        texts = tuple(
+            " ".join(p.candidates[i] for i, m in zip(row, keep, strict=True) if m)
+            for p, row, keep in zip(repeated, ids.tolist(), mask.tolist(), strict=True)
+        )
         rollouts = Rollouts(
             prompt_ids=rows.unsqueeze(1),
             prompt_mask=torch.ones(count, 1, dtype=torch.bool),

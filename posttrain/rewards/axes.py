@@ -21,7 +21,9 @@ class Axes:
     def __call__(self, problem: Problem, text: str) -> float | Failure:
         axes = problem.meta.get("axes")
         if axes is None:
-            raise ConfigError("reward: `axes` needs a dataset with reward axes (dataset=arithmetic-smoke). Write reward=exact.")
+            raise ConfigError(
+                "reward: `axes` needs a dataset with reward axes (dataset=arithmetic-smoke). Write reward=exact."
+            )
         i = problem.candidates.index(text)
         # Summed in this order, the held-out means equal the recorded ones bit for bit.
         main = self.outcome * axes["outcome"][i] + self.reasoning * axes["reasoning"][i]

@@ -34,7 +34,9 @@ class Cached:
 
     def __post_init__(self) -> None:
         if not self.drift_limit > 0:
-            raise ConfigError(f"teacher.drift_limit: found {self.drift_limit}, expected a number above 0 (nats per token)")
+            raise ConfigError(
+                f"teacher.drift_limit: found {self.drift_limit}, expected a number above 0 (nats per token)"
+            )
 
     def build(self, surroundings: Surroundings) -> CachedTeacher:
         """The store over a frozen teacher."""
@@ -90,7 +92,9 @@ class CachedTeacher:
 
     def states(self, rollouts: Rollouts) -> States:
         """A store holds no full distributions."""
-        raise ConfigError("teacher.name: `cached` holds no full distributions. Write teacher.name=frozen or algorithm.top_k=K.")
+        raise ConfigError(
+            "teacher.name: `cached` holds no full distributions. Write teacher.name=frozen or algorithm.top_k=K."
+        )
 
     def watch(self, rollouts: Rollouts, student: Scores) -> None:
         """Fires once each time the student leaves the policy that made the completions by more than the limit."""
@@ -131,7 +135,9 @@ class CachedTeacher:
 
     def _missing(self, row: Rollouts, key: str, top_k: int | None) -> dict[str, np.ndarray] | None:
         if self.config.on_miss == "error":
-            raise RuntimeError(f"teacher cache: no entry for completion {row.texts[0]!r}. Write teacher.on_miss=score or mask.")
+            raise RuntimeError(
+                f"teacher cache: no entry for completion {row.texts[0]!r}. Write teacher.on_miss=score or mask."
+            )
         if self.config.on_miss == "mask":
             return None
         entry = self._ask(row, top_k)

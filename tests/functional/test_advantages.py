@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from posttrain.functional.advantages import gae, group_mean, group_zscore, leave_one_out, whiten
 
 ESTIMATORS = [group_mean, group_zscore, leave_one_out]
@@ -121,7 +122,7 @@ def test_a_z_score_is_bounded_by_the_size_of_its_group(drawn):
     """|A| <= (n-1)/sqrt(n), reached by one success among n."""
     values, valid = drawn
     number = valid.sum(1, keepdim=True).clamp(min=1)
-    assert (group_zscore(values, valid, eps=0.0).abs() <= (number - 1) / number.sqrt() + 1e-9).all()
+    assert (group_zscore(values, valid, eps=0.0).abs() <= (number - 1) / number.double().sqrt() + 1e-9).all()
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)

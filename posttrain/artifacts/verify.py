@@ -1,0 +1,188 @@
+"""Verification of one artifact without running anything: parse and schema, recomputation, digests (levels V0 to V2).
+
+Nothing that an artifact names is imported or executed; a file it names is only read, and only inside its own folder.
+"""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from posttrain.artifacts import audit, recompute
+from posttrain.artifacts.comparisons import comparison_problems
+from posttrain.artifacts.digests import code_digest
+from posttrain.artifacts.documents import shown
+from posttrain.artifacts.evidence import HISTORICAL, SENTINEL, Evidence, gather, read_document
+from posttrain.artifacts.manifest import documentation_root, is_published
+from posttrain.artifacts.report import Check, Level, Report, render, settle
+
+__all__ = ["HISTORICAL", "SENTINEL", "Check", "Report", "render", "verify"]
+
+Fingerprints = Callable[[dict[str, Any]], str | None]
+
+BEYOND = (
+    "V3: the training was not run again, so numbers made up with care would pass",
+    "V4: other artifacts of the family, reused seeds and generated pages were not looked at",
+)
+
+
+def verify(
+    path: Path | str, *, fingerprints: Fingerprints | None = None, package_root: Path | str | None = None
+) -> Report:
+    """Checks an artifact file, or the run folder that holds one.
+
+    `fingerprints` draws the data set of a plan's `dataset` block again and gives its fingerprint, None if it cannot;
+    `package_root` is the folder of the package whose code is compared with the recorded one. Raises OSError if a file
+    that is there cannot be read.
+    """
+    path = Path(path)
+    file = path / "artifact.json" if path.is_dir() else path
+    if not file.exists():
+        return Report(str(path), (), BEYOND, (f"there is no {file.name}: the run is incomplete or lies elsewhere",))
+    artifact, checks = read_document(file, "artifact-v2", "artifact")
+    if artifact is None:
+        return Report(str(path), checks, ("V1 and V2: the artifact cannot be used as it is", *BEYOND))
+    evidence = gather(artifact)
+    checks = (
+        *checks,
+        *evidence.checks,
+        *_recomputed(evidence),
+        *_digested(evidence, fingerprints, None if package_root is None else Path(package_root)),
+    )
+    skipped = [f"{check.level} {check.name}: {check.message}" for check in checks if check.status == "skipped"]
+    return Report(str(path), checks, (*skipped, *BEYOND), evidence.unverifiable)
+
+
+def _skip(name: str, level: Level, reason: str) -> Check:
+    return Check(name, level, "skipped", reason)
+
+
+def _recomputed(evidence: Evidence) -> Iterable[Check]:
+    """Level V1, in the order of the artifact."""
+    artifact, historical = evidence.artifact.value, evidence.historical
+    plan = None if evidence.plan is None else evidence.plan.value["plan"]
+    seeds = settle("seeds", "V1", recompute.seed_problems(artifact, historical=historical), "one run a seed, in order")
+    yield seeds
+    yield settle("names", "V1", recompute.name_problems(artifact), "one method, one data set")
+    yield settle(
+        "history", "V1", recompute.history_problems(artifact), "steps rise to the end, the final point is last"
+    )
+    yield settle("relative accuracy", "V1", recompute.gain_problems(artifact), "(final - baseline)/baseline to the bit")
+    if recompute.counts_items(artifact, plan):
+        yield settle("accuracy grid", "V1", recompute.grid_problems(artifact), "whole numbers of items")
+    else:
+        yield _skip("accuracy grid", "V1", "nothing says that accuracy counts graded items")
+    identity = recompute.identity_problems(artifact)
+    if identity is None:
+        yield _skip("entropy identity", "V1", "the reference policy is not known to be uniform")
+    else:
+        yield settle("entropy identity", "V1", identity, "entropy + divergence = entropy of the uniform reference")
+    problems = recompute.policy_problems(artifact, plan, historical=historical)
+    policy = settle("claim policy", "V1", problems, "fits tier, seeds and formal flag")
+    yield policy
+    if plan is not None and not evidence.is_arm:
+        yield settle("rivals", "V1", recompute.rival_problems(artifact, plan), "every planned rival is compared with")
+    if "comparison" in artifact and "failed" not in (seeds.status, policy.status):
+        yield from _compared(evidence)
+    if "mechanism" in artifact:
+        yield settle(
+            "claims", "V1", recompute.claim_problems(artifact, plan), "as planned; outcomes follow their rules"
+        )
+        by_hand = recompute.judged_by_hand(artifact)
+        if by_hand:
+            yield _skip("claim outcomes", "V1", f"{shown(by_hand)} have rules in free words")
+
+
+def _compared(evidence: Evidence) -> Iterable[Check]:
+    """The comparison block worked out again, from the rivals' artifacts where they are at hand."""
+    artifact = evidence.artifact.value
+    digests = [entry["against"]["artifact_sha256"] for entry in artifact["comparison"]]
+    found = {digest: arm for digest in digests if (arm := evidence.arm_with(digest)) is not None}
+    runs = {digest: arm.value["runs"] for digest, arm in found.items()}
+    problems = comparison_problems(artifact["runs"], artifact["comparison"], runs, artifact["evaluation_protocol"])
+    yield settle("comparison", "V1", problems, f"{len(digests)} worked out again, {len(found)} from the rivals' runs")
+    if len(found) < len(set(digests)):
+        yield _skip(
+            "rival artifacts", "V1", f"{len(set(digests)) - len(found)} not at hand; their differences were taken"
+        )
+
+
+def _digested(evidence: Evidence, fingerprints: Fingerprints | None, package_root: Path | None) -> Iterable[Check]:
+    """Level V2, from the artifact outwards."""
+    artifact = evidence.artifact.value
+    if evidence.historical:
+        yield _skip("digests", "V2", "none was recorded in this historical artifact")
+        return
+    sentinels = [key for key, value in artifact["provenance"].items() if value == SENTINEL]
+    sentinel = [f"/provenance/{key} is {SENTINEL!r}, but this file is not historical" for key in sentinels]
+    yield settle("sentinel", "V2", sentinel, "nothing claims to be from before provenance was recorded")
+    yield settle("content digest", "V2", audit.content_problems(artifact), "SHA-256 of the canonical form")
+    if evidence.plan is None:
+        yield _skip("plan", "V2", "there is no plan to compare with")
+    else:
+        plan = evidence.plan.value["plan"]
+        yield settle(
+            "plan digest", "V2", audit.plan_digest_problems(evidence, evidence.plan), "stamped in the artifact"
+        )
+        yield settle("plan", "V2", audit.plan_agreement_problems(artifact, plan), "the artifact is what was planned")
+        yield _dataset(plan["dataset"], fingerprints)
+    yield settle("arms", "V2", audit.arm_problems(evidence), "those at hand are the recorded ones, under one plan")
+    yield from _executed(evidence, package_root)
+    yield _place(evidence)
+
+
+def _dataset(dataset: dict[str, Any], fingerprints: Fingerprints | None) -> Check:
+    """The data set drawn again."""
+    if fingerprints is None:
+        return _skip("data set", "V2", "no generator was given to draw it again")
+    try:
+        found = fingerprints(dataset)
+    except ValueError as error:
+        return Check("data set", "V2", "failed", f"the generator refuses the recorded data set: {error}")
+    if found is None:
+        return _skip("data set", "V2", f"no generator here draws {shown(dataset['id'])}")
+    problems = [] if found == dataset["fingerprint"] else [f"drawn again it is {found}, not {dataset['fingerprint']}"]
+    return settle("data set", "V2", problems, "drawn again, the same fingerprint")
+
+
+def _executed(evidence: Evidence, package_root: Path | None) -> Iterable[Check]:
+    """The execution record, the files it lists and the code it ran."""
+    execution, folder = evidence.execution, evidence.artifact.path.resolve().parent
+    if execution is None:
+        yield _skip("execution", "V2", "there is no execution record to compare with")
+        return
+    yield settle(
+        "execution", "V2", audit.execution_problems(evidence.artifact, execution), "this artifact came out of it"
+    )
+    files = audit.recorded_outputs(evidence)
+    if execution.path.parent != folder:
+        yield _skip("output files", "V2", "published without its run folder")
+    else:
+        yield settle("output files", "V2", audit.output_problems(folder, files), f"{len(files)} as recorded")
+        extra = audit.unrecorded_files(folder, files)
+        if extra:
+            yield Check("other files", "V2", "warned", f"{len(extra)} in the folder are in no record: {shown(extra)}")
+    if execution.value["execution"]["inputs"]:
+        yield _skip("input files", "V2", "they may lie anywhere, so none was opened")
+    if package_root is None:
+        yield _skip("code", "V2", "no package was given to compare with")
+        return
+    recorded, present = execution.value["execution"]["code"]["dirhash"], code_digest(package_root)
+    same = recorded == present
+    yield Check(
+        "code",
+        "V2",
+        "passed" if same else "warned",
+        "the present package is the recorded one"
+        if same
+        else f"the present package is {present}, recorded is {recorded}",
+    )
+
+
+def _place(evidence: Evidence) -> Check:
+    """Where the file lies, which binds only below `docs/`."""
+    root, path = documentation_root(evidence.artifact.path), evidence.artifact.path.resolve()
+    if root is None or not is_published(path):
+        return _skip("place", "V2", "outside docs/ the recorded place is only the intended one")
+    recorded, found = evidence.artifact.value["provenance"]["artifact_path"], path.relative_to(root).as_posix()
+    problems = [] if recorded == found else [f"/provenance/artifact_path is {recorded}, the file lies in {found}"]
+    return settle("place", "V2", problems, "the recorded one")

@@ -1,0 +1,87 @@
+"""Plain data into frozen dataclasses: the registered class is the schema, and every mistake names its field."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import MISSING, fields, is_dataclass, make_dataclass
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from posttrain.overrides import ELSEWHERE
+from posttrain.registry import ConfigError, did_you_mean
+
+
+def spelled(made: Any) -> dict[str, Any]:
+    """A dataclass as plain data, nested ones too."""
+    return {
+        f.name: spelled(getattr(made, f.name)) if is_dataclass(getattr(made, f.name)) else getattr(made, f.name)
+        for f in fields(made)
+    }
+
+
+def refuse_unknown(prefix: str, given: Mapping[str, Any], schema: Any, owner: str = "there is") -> None:
+    """Refuses keys the schema lacks, with the nearest one, also one level down and from other tools."""
+    names = schema if isinstance(schema, set) else {f.name for f in fields(schema)}
+    for key in given:
+        if key in names:
+            continue
+        full = f"{prefix}.{key}" if prefix else key
+        if key in ELSEWHERE:
+            raise ConfigError(
+                f"{full}: this is called `{ELSEWHERE[key]}` here. Write {ELSEWHERE[key]}"
+                + ("=VALUE." if ELSEWHERE[key].isidentifier() else ".")
+            )
+        raise ConfigError(f"{full}: {owner} no such setting.{did_you_mean(key, names)}")
+
+
+def typed_values(cls: type, given: Mapping[str, Any], prefix: str, names: set[str]) -> dict[str, Any]:
+    """Values converted by the field types of a dataclass, nested ones built."""
+    typed: dict[str, Any] = {}
+    for f in fields(cls):
+        if f.name not in names or f.name not in given:
+            continue
+        value, default = given[f.name], None if f.default is MISSING else f.default
+        if is_dataclass(default) and not isinstance(default, type):
+            options = value if isinstance(value, dict) else {"rule": value}
+            refuse_unknown(f"{prefix}{f.name}", options, type(default))
+            inner = {**spelled(default), **typed_values(type(default), options, f"{prefix}{f.name}.", set(options))}
+            typed[f.name] = made(type(default), inner, f"{prefix}{f.name}")
+        else:
+            typed[f.name] = _one(cls, f.name, value, prefix)
+    return typed
+
+
+def made(cls: type, values: dict[str, Any], where: str) -> Any:
+    try:
+        return cls(**values)
+    except ValueError as error:
+        raise ConfigError(f"{where}: {error}") from error
+
+
+def _one(cls: type, name: str, value: Any, prefix: str) -> Any:
+    """One value under the type of its field, by OmegaConf's rules without its silent roundings."""
+    if isinstance(value, tuple):
+        return value
+    hint = get_type_hints(cls)[name]
+    kinds = get_args(hint) or (hint,)
+    rounded = (isinstance(value, bool) and bool not in kinds) or (isinstance(value, float) and float not in kinds)
+    try:
+        if rounded:
+            raise ValueError(value)
+        if isinstance(value, int) and float in kinds and int not in kinds:
+            value = float(value)
+        schema = OmegaConf.structured(make_dataclass("Setting", [("value", hint)]))
+        schema.value = value
+        return schema.value
+    except (OmegaConfBaseException, ValueError) as error:
+        found = str(value).lower() if isinstance(value, bool) else repr(value)
+        raise ConfigError(f"{prefix}{name}: found {found}, expected {_expected(hint)}") from error
+
+
+def _expected(hint: Any) -> str:
+    words = {int: "a whole number", float: "a number", bool: "true or false", str: "text", type(None): "null"}
+    if get_origin(hint) is Literal:
+        return "one of " + ", ".join(map(str, get_args(hint)))
+    return " or ".join(words.get(kind, getattr(kind, "__name__", str(kind))) for kind in get_args(hint) or (hint,))

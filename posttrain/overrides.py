@@ -1,0 +1,101 @@
+"""Words of the command line as settings: `key=value`, seeds as ranges, and what other tools call things."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from posttrain.registry import ConfigError
+
+# What users of TRL and transformers type, and what it is called here.
+ELSEWHERE = {
+    "max_steps": "steps",
+    "num_train_epochs": "steps",
+    "num_generations": "group_size",
+    "per_device_train_batch_size": "problems_per_step",
+    "train_batch_size": "problems_per_step",
+    "gradient_accumulation_steps": "micro_batch_size",
+    "output_dir": "--output DIR",
+    "dataset_name": "dataset",
+    "model_name_or_path": "policy",
+    "teacher_model_name_or_path": "teacher",
+    "reward_funcs": "reward",
+    "seed": "seeds",
+    "lr": "learning_rate",
+    "lmbda": "algorithm.student_share",
+    "epsilon": "algorithm.clip",
+    "loss_type": "posttrain train ALGO (one name per algorithm)",
+    "num_ppo_epochs": "num_iterations",
+    "logging_dir": "report_to",
+}
+
+
+def parse_overrides(words: Sequence[str], known: Collection[str] = ()) -> dict[str, Any]:
+    """`key=value` words as data; a key twice, a flag or a bare word is an error."""
+    found: dict[str, Any] = {}
+    for word in words:
+        if word.startswith("-"):
+            name = word.lstrip("-").split("=")[0].replace("-", "_")
+            write = ELSEWHERE.get(name) or (f"{name}=VALUE" if name in known else None)
+            raise ConfigError(
+                f"{word}: settings are written without dashes. " + (f"Write {write}." if write else "Write key=value.")
+            )
+        key, equals, value = word.partition("=")
+        if not equals or not key:
+            raise ConfigError(f"{word}: expected key=value, for example learning_rate=0.05")
+        if key in found:
+            raise ConfigError(f"{key}: given twice ({found[key]!r} and {value!r}). Give it once.")
+        found[key] = _value(key, value)
+    return found
+
+
+def parse_seeds(value: Any) -> tuple[int, ...]:
+    """`42-53`, `42,43,44`, `42` or a list, as distinct integers from 0 up."""
+    if isinstance(value, str):
+        value = [part for part in value.split(",")] if value.strip() else []
+    elif isinstance(value, int) and not isinstance(value, bool):
+        value = [value]
+    seeds: list[int] = []
+    for part in value:
+        span = re.fullmatch(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?", str(part))
+        if span is None:
+            raise ConfigError(f"seeds: found {part!r}, expected whole numbers from 0 up: seeds=42-53 or seeds=42,43,44")
+        first, last = int(span[1]), int(span[2] or span[1])
+        if last < first or last - first > 9999:
+            raise ConfigError(f"seeds: found {part!r}, expected a rising range: seeds=42-53")
+        seeds += range(first, last + 1)
+    if not seeds:
+        raise ConfigError("seeds: found none. Write seeds=42-44.")
+    if len(set(seeds)) != len(seeds):
+        twice = sorted({seed for seed in seeds if seeds.count(seed) > 1})
+        raise ConfigError(f"seeds: {twice} given twice. Each seed is one independent run.")
+    return tuple(seeds)
+
+
+def _value(key: str, text: str) -> Any:
+    if key.rpartition(".")[2] == "seeds" or key in ("controls", "report_to"):
+        return text
+    if text == "":
+        raise ConfigError(f"{key}: the value is empty. Write {key}=VALUE, or {key}=null for none.")
+    try:
+        return OmegaConf.to_container(OmegaConf.from_dotlist([f"value={text}"]))["value"]  # type: ignore[index, call-overload]
+    except Exception as error:
+        raise ConfigError(f"{key}: cannot read the value {text!r}") from error
+
+
+def put(data: dict[str, Any], key: str, value: Any, components: Collection[str]) -> None:
+    """Sets a dotted key. A component given by name alone (`teacher=frozen`) starts from its defaults."""
+    *path, last = key.split(".")
+    node = data
+    for depth, part in enumerate(path):
+        below = node.get(part)
+        if isinstance(below, str) and ".".join(path[: depth + 1]) in components:
+            below = {"name": below}
+        if below is not None and not isinstance(below, dict):
+            raise ConfigError(f"{key}: `{part}` is a single value ({below!r}) and has no `{last}`")
+        node[part] = below = dict(below or {})
+        node = below
+    node[last] = value

@@ -1,0 +1,78 @@
+"""Processes that share one optimizer step. One process is the ordinary case and costs nothing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from posttrain.registry import ConfigError
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """Which process this is and how many there are; sums go over all of them."""
+
+    rank: int = 0
+    size: int = 1
+
+    @property
+    def main(self) -> bool:
+        """True in the one process that writes."""
+        return self.rank == 0
+
+    def sum(self, tensor: Tensor) -> Tensor:
+        """The sum over all ranks, on every rank."""
+        if self.size == 1:
+            return tensor
+        total = tensor.clone()
+        torch.distributed.all_reduce(total)
+        return total
+
+    def sum_gradients(self, parameters: Iterable[torch.nn.Parameter]) -> None:
+        """Adds up the gradients of all ranks; every rank has to call it at every step, also one without rows."""
+        if self.size == 1:
+            return
+        for parameter in parameters:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            torch.distributed.all_reduce(parameter.grad)
+
+    def gather(self, value: Any) -> list[Any]:
+        """One object from each rank, in rank order, on every rank."""
+        if self.size == 1:
+            return [value]
+        gathered: list[Any] = [None] * self.size
+        torch.distributed.all_gather_object(gathered, value)
+        return gathered
+
+
+def join() -> Ranks:
+    """Joins the processes a launcher started (gloo on the CPU); alone where there are none.
+
+    Refuses to go on where the launcher announced more processes than could be joined: two runs would each believe to
+    be the only one.
+    """
+    announced = int(os.environ.get("WORLD_SIZE", "1"))
+    if announced == 1:
+        return Ranks()
+    from accelerate import PartialState
+
+    state = PartialState(cpu=True)
+    if state.num_processes != announced:
+        raise ConfigError(
+            f"launcher: WORLD_SIZE is {announced}, but {state.num_processes} process(es) joined. For two processes on "
+            "a CPU write: ACCELERATE_USE_CPU=true torchrun --nproc_per_node 2 posttrain ..."
+        )
+    return Ranks(state.process_index, state.num_processes)
+
+
+def leave(ranks: Ranks) -> None:
+    """Waits for the others and takes down what `join` set up."""
+    if ranks.size > 1 and torch.distributed.is_initialized():
+        torch.distributed.barrier()
+        torch.distributed.destroy_process_group()

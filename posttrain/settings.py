@@ -1,0 +1,277 @@
+"""Settings: dataclass defaults < a YAML file < `key=value`, checked as a whole before any work starts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from posttrain import registry
+from posttrain.conversion import refuse_unknown, spelled, typed_values
+from posttrain.overrides import parse_overrides, parse_seeds, put
+from posttrain.registry import ConfigError, Registry, did_you_mean
+from posttrain.trainer import Optimization
+
+TIERS = {"l0": "l0_smoke", "l1": "l1_mechanism"}
+COMPONENTS: dict[str, Registry] = {
+    "algorithm": registry.algorithms,
+    "policy": registry.policies,
+    "teacher": registry.teachers,
+    "dataset": registry.datasets,
+    "reward": registry.rewards,
+    "evaluation.accuracy": registry.rewards,
+    "evaluation.reward": registry.rewards,
+}
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """How held-out answers are judged."""
+
+    accuracy: Any = "exact"
+    reward: Any = "exact"
+
+
+@dataclass(frozen=True)
+class Tune:
+    """A learning rate for each arm, found on other seeds with the same budget for every arm."""
+
+    learning_rate: tuple[float, ...] = ()
+    seeds: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class TrainConfig(Optimization):
+    """Everything a run depends on. The component fields hold registered dataclasses."""
+
+    tier: str = "l1"
+    seeds: tuple[int, ...] = (42, 43, 44)
+    algorithm: Any = None
+    policy: Any = None
+    teacher: Any = None
+    dataset: Any = None
+    reward: Any = None
+    evaluation: Evaluation = Evaluation()
+    controls: tuple[str, ...] = ()
+    tune: Tune = Tune()
+    report_to: tuple[str, ...] = ()
+    supersedes: str | None = None  # digest of an artifact this run replaces
+    note: str | None = None  # printed with the result and kept in the artifact
+    names: Mapping[str, str] = field(default_factory=dict)  # component -> registered name
+    resolved: Mapping[str, Any] = field(default_factory=dict)  # every default spelled out, as plain data
+
+    @property
+    def method(self) -> str:
+        """The algorithm's registered name."""
+        return self.names["algorithm"]
+
+
+KEYS = tuple(f.name for f in fields(TrainConfig) if f.name not in ("names", "resolved"))
+
+
+def config_folder() -> Path:
+    """Where the shipped configurations lie: in the wheel, or beside the package in a clone."""
+    package = Path(__file__).parent
+    for folder in (package / "configs", package.parent / "configs"):
+        if folder.is_dir():
+            return folder
+    raise ConfigError("configs: the shipped configurations are missing. Install posttrain again.")
+
+
+def config_path(algorithm: str, tier: str, config: str | None) -> Path:
+    """The file a run starts from: `--config FILE`, or a name such as `l1-paper` among the algorithm's own."""
+    if config is not None and (config.endswith((".yaml", ".yml")) or "/" in config):
+        path = Path(config)
+        if not path.is_file():
+            raise ConfigError(f"--config: there is no file {config}")
+        return path
+    folder = config_folder() / algorithm
+    path = folder / f"{config or tier}.yaml"
+    if not path.is_file():
+        shipped = [found.stem for found in folder.glob("*.yaml")]
+        what = f"--config {config}" if config else f"--tier {tier}"
+        if not shipped:
+            raise ConfigError(f"{what}: `{algorithm}` ships no configuration. Write --config FILE.yaml.")
+        raise ConfigError(f"{what}: `{algorithm}` has no such configuration.{did_you_mean(path.stem, shipped)}")
+    return path
+
+
+def load(
+    algorithm: str, tier: str = "l1", config: str | None = None, overrides: Sequence[str] = (), path: Path | None = None
+) -> TrainConfig:
+    """The resolved configuration of one run; every mistake is a ConfigError before anything is built."""
+    registry.algorithms.get(algorithm)
+    if tier not in TIERS:
+        raise ConfigError(f"--tier: found {tier!r}.{did_you_mean(tier, TIERS)}")
+    raw = _read_yaml(path or config_path(algorithm, tier, config))
+    raw.setdefault("tier", tier)
+    for key, value in parse_overrides(overrides, KEYS).items():
+        put(raw, key, value, COMPONENTS)
+    return resolve(raw, algorithm)
+
+
+def resolve(raw: Mapping[str, Any], algorithm: str) -> TrainConfig:
+    """Checks plain data against the schemas of its parts and fills in the defaults."""
+    data = _plain(raw)
+    chosen = _named(data.pop("algorithm", None) or {}, "algorithm")
+    if chosen.get("name", algorithm) != algorithm:
+        raise ConfigError(
+            f"algorithm.name: found {chosen['name']!r}, but the command says `{algorithm}`. Leave it out."
+        )
+    parts: dict[str, Any] = {"algorithm": {**chosen, "name": algorithm}}
+    evaluation = data.pop("evaluation", None) or {}
+    refuse_unknown("evaluation", evaluation, Evaluation)
+    for name in ("policy", "teacher", "dataset", "reward"):
+        parts[name] = data.pop(name, None)
+    parts |= {f"evaluation.{f.name}": evaluation.get(f.name, f.default) for f in fields(Evaluation)}
+    for required in ("policy", "dataset"):
+        if parts[required] is None:
+            raise ConfigError(
+                f"{required}: nothing is chosen. Write {required}=NAME.{did_you_mean('', COMPONENTS[required].names())}"
+            )
+    built = {name: _component(name, part) for name, part in parts.items() if part is not None}
+    data["seeds"] = parse_seeds(data.get("seeds", TrainConfig.seeds))
+    data["tune"] = _tune(data.get("tune") or {})
+    for name in ("controls", "report_to"):
+        data[name] = _words(data.get(name))
+    plain = set(KEYS) - {"algorithm", "policy", "teacher", "dataset", "reward", "evaluation"}
+    refuse_unknown("", data, set(KEYS))
+    flat = typed_values(TrainConfig, {k: v for k, v in data.items() if k != "tune"}, "", plain - {"tune"})
+    names = {name: part["name"] for name, (_, part) in built.items()}
+    resolved = _resolved(flat, data["tune"], built)
+    config = TrainConfig(
+        **flat,
+        tune=data["tune"],
+        names=names,
+        resolved=resolved,
+        evaluation=Evaluation(*(built[f"evaluation.{f.name}"][0] for f in fields(Evaluation))),
+        **{
+            name: built[name][0] if name in built else None
+            for name in ("algorithm", "policy", "teacher", "dataset", "reward")
+        },
+    )
+    check(config)
+    return config
+
+
+def check(config: TrainConfig) -> None:
+    """Conflicts between parts, found before anything is built. Each message says what to write."""
+    algorithm, needs = config.algorithm, config.algorithm.needs
+    if config.tier not in TIERS:
+        raise ConfigError(f"tier: found {config.tier!r}.{did_you_mean(config.tier, TIERS)}")
+    if needs & {"teacher", "divergence", "support"} and config.teacher is None:
+        raise ConfigError(f"teacher: `{config.method}` needs one. Write teacher=frozen, cached or snapshot.")
+    if "divergence" in needs and config.names.get("teacher") == "cached":
+        raise ConfigError(
+            f"teacher.name: `{config.method}` compares full distributions, which a cache does not hold. "
+            "Write teacher=frozen, or algorithm.support=K where the algorithm has it."
+        )
+    if "divergence" in needs and getattr(config.teacher, "shuffle", False):
+        raise ConfigError("teacher.shuffle: moves answers between tokens; a full divergence asks for distributions")
+    if "rewards" in needs and config.reward is None:
+        raise ConfigError(
+            f"reward: `{config.method}` needs one. Write reward=NAME.{did_you_mean('', registry.rewards.names())}"
+        )
+    if config.group_size < algorithm.minimum_group:
+        raise ConfigError(
+            f"group_size: found {config.group_size}, but `{config.method}` compares the completions of a group. "
+            f"Write group_size={algorithm.minimum_group} or more."
+        )
+    if "pairs" in needs and config.names["dataset"] != "preferences" and not hasattr(config.dataset, "pairs"):
+        raise ConfigError(f"dataset.name: `{config.method}` needs pairs. Write dataset=preferences.")
+    if set(config.tune.seeds) & set(config.seeds):
+        shared = sorted(set(config.tune.seeds) & set(config.seeds))
+        raise ConfigError(f"tune.seeds: {shared} are also evaluation seeds. Tune on other seeds.")
+    if bool(config.tune.seeds) != bool(config.tune.learning_rate):
+        raise ConfigError("tune: needs both tune.learning_rate=[...] and tune.seeds=A-B")
+
+
+# -- plain data -----------------------------------------------------------------------------------------------
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    try:
+        data = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
+    except (OmegaConfBaseException, OSError, ValueError) as error:
+        raise ConfigError(f"{path.name}: cannot be read as a configuration: {error}") from error
+    except Exception as error:  # PyYAML's errors share no importable base with the ones above
+        raise ConfigError(f"{path.name}: is not valid YAML: {error}") from error
+    if not isinstance(data, dict):
+        raise ConfigError(f"{path.name}: expected a mapping of settings, found {type(data).__name__}")
+    return {str(key): value for key, value in data.items()}
+
+
+def _plain(raw: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: _plain(value) if isinstance(value, Mapping) else value for key, value in raw.items()}
+
+
+def _words(value: Any) -> tuple[str, ...]:
+    if value is None or value in ("", "none"):
+        return ()
+    return tuple(value.split(",")) if isinstance(value, str) else tuple(str(word) for word in value)
+
+
+def _tune(data: Any) -> Tune:
+    if not isinstance(data, dict):
+        raise ConfigError(f"tune: found {data!r}, expected tune.learning_rate=[0.01,0.03] and tune.seeds=0-3")
+    refuse_unknown("tune", data, Tune)
+    rates = data.get("learning_rate") or ()
+    rates = rates if isinstance(rates, list | tuple) else [rates]
+    if not all(isinstance(rate, int | float) and rate > 0 for rate in rates):
+        raise ConfigError(
+            f"tune.learning_rate: found {rates}, expected positive numbers: tune.learning_rate=[0.01,0.03]"
+        )
+    seeds = data.get("seeds") or ()
+    return Tune(tuple(float(rate) for rate in rates), parse_seeds(seeds) if seeds else ())
+
+
+def _named(part: Any, field_name: str) -> dict[str, Any]:
+    if isinstance(part, str):
+        return {"name": part}
+    if not isinstance(part, dict):
+        raise ConfigError(f"{field_name}: found {part!r}, expected a name: {field_name}=NAME")
+    return dict(part)
+
+
+def _component(field_name: str, part: Any) -> tuple[Any, dict[str, Any]]:
+    """The registered dataclass of a part, and the part with every default spelled out."""
+    options = _named(part, field_name)
+    name = options.pop("name", None)
+    if not isinstance(name, str):
+        known = did_you_mean("", COMPONENTS[field_name].names())
+        raise ConfigError(f"{field_name}.name: nothing is chosen. Write {field_name}=NAME.{known}")
+    try:
+        cls = COMPONENTS[field_name].get(name)
+    except ConfigError as error:
+        raise ConfigError(f"{field_name}.name: {error}") from None
+    refuse_unknown(field_name, options, cls, f"{COMPONENTS[field_name].kind} `{name}` has")
+    typed = typed_values(cls, options, f"{field_name}.", {f.name for f in fields(cls)})
+    try:
+        made = cls(**typed)
+    except ConfigError:
+        raise
+    except ValueError as error:
+        raise ConfigError(f"{field_name}: {error}") from error
+    return made, {"name": name, **spelled(made)}
+
+
+def _resolved(flat: Mapping[str, Any], tune: Tune, built: Mapping[str, tuple[Any, dict[str, Any]]]) -> dict[str, Any]:
+    """The whole configuration as plain data in the order of the schema."""
+    data: dict[str, Any] = {}
+    for f in fields(TrainConfig):
+        if f.name in ("names", "resolved"):
+            continue
+        if f.name in built:
+            data[f.name] = built[f.name][1]
+        elif f.name == "evaluation":
+            data[f.name] = {g.name: built[f"evaluation.{g.name}"][1] for g in fields(Evaluation)}
+        elif f.name == "tune":
+            data[f.name] = {"learning_rate": list(tune.learning_rate), "seeds": list(tune.seeds)}
+        else:
+            value = flat.get(f.name, f.default)
+            data[f.name] = list(value) if isinstance(value, tuple) else value
+    return data

@@ -1,0 +1,120 @@
+"""What is measured, defined once: averages over tokens, KL and entropy, and what a policy is worth."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from posttrain.batch import Batch, Failure, Problem, Rewards, Rollouts, Signals, Targets
+from posttrain.policies.base import Policy
+from posttrain.ranks import Ranks
+
+Grader = Callable[[Problem, str], float | Failure]
+Point = dict[str, float]
+
+
+@dataclass
+class Averages:
+    """Weighted means that come out the same however the batch was cut: sums and weights are added up, divided once."""
+
+    sums: dict[str, Tensor] = field(default_factory=dict)
+    weights: dict[str, Tensor] = field(default_factory=dict)
+
+    def add(self, name: str, values: Tensor, weight: Tensor) -> None:
+        """Adds values with weights of the same shape; values without weight are not looked at."""
+        kept = torch.where(weight != 0, values, torch.zeros_like(values)).detach()
+        self.sums[name] = self.sums.get(name, 0.0) + (kept * weight).sum(dtype=torch.float64)
+        self.weights[name] = self.weights.get(name, 0.0) + weight.sum(dtype=torch.float64)
+
+    def means(self, ranks: Ranks) -> dict[str, float]:
+        """The mean of each name over all ranks; a name without any weight is left out."""
+        if not self.sums:
+            return {}
+        stacked = torch.stack([torch.stack(list(self.sums.values())), torch.stack(list(self.weights.values()))])
+        sums, weights = ranks.sum(stacked).tolist()
+        return {name: s / w for name, s, w in zip(self.sums, sums, weights, strict=True) if w}
+
+
+def track_step(averages: Averages, batch: Batch, signals: Signals) -> None:
+    """Entropy, KL and reward over all sampled tokens; what is selected over the supervised ones."""
+    rollouts = batch.rollouts
+    mask = rollouts.mask.to(rollouts.logprobs)
+    if signals.teacher is not None:
+        apart = (signals.teacher.logprobs - rollouts.logprobs).abs()
+        averages.add("selected_discrepancy", apart, batch.where.to(mask))
+        averages.add("kl_to_teacher_sampled", *sampled_kl(rollouts, signals.teacher))
+    if signals.reference is not None:
+        averages.add("kl_to_reference_sampled", *sampled_kl(rollouts, signals.reference))
+    if signals.rewards is not None:
+        averages.add("reward", signals.rewards.values, signals.rewards.valid.to(mask))
+        zero_variance = (signals.rewards.values == signals.rewards.values[:, :1]).all(1, keepdim=True)
+        averages.add("zero_variance_groups", zero_variance.to(mask), torch.ones_like(zero_variance, dtype=mask.dtype))
+    averages.add("policy_entropy", rollouts.entropy, mask)
+
+
+def sampled_kl(rollouts: Rollouts, other: Targets) -> tuple[Tensor, Tensor]:
+    """The unbiased estimate log pi - log q of KL(pi || q) per sampled token, and its weights; data rows have none."""
+    drawn = rollouts.mask & other.mask & (rollouts.source == 0).unsqueeze(1)
+    return rollouts.logprobs - other.logprobs, drawn.to(rollouts.logprobs)
+
+
+def judge(grader: Grader, problems: Sequence[Problem], rollouts: Rollouts) -> Rewards:
+    """Rewards [P, G] of completions of `problems`; a failure is kept apart from a value."""
+    found = [
+        grader(problem, rollouts.texts[p * rollouts.group_size + g])
+        for p, problem in enumerate(problems)
+        for g in range(rollouts.group_size)
+    ]
+    shape = (len(problems), rollouts.group_size)
+    values = [0.0 if isinstance(value, Failure) else value for value in found]
+    valid = [not isinstance(value, Failure) for value in found]
+    dtype = rollouts.logprobs.dtype
+    return Rewards(torch.tensor(values, dtype=dtype).view(shape), torch.tensor(valid).view(shape))
+
+
+@dataclass(frozen=True)
+class Evaluator:
+    """Measures a policy on held-out problems: greedy answers graded, entropy and KL over its own distribution."""
+
+    problems: tuple[Problem, ...]
+    accuracy: Grader
+    reward: Grader
+
+    def __call__(self, policy: Policy, reference: Policy, teacher: Policy | None) -> Point:
+        """One point: accuracy and mean reward of the greedy answers, entropy and KL in nats per token."""
+        answers = policy.greedy(self.problems)
+        others = {"reference": reference} if teacher is None else {"reference": reference, "teacher": teacher}
+        expected = policy.expectations(self.problems, others)
+        accuracy, reward = (judge(grader, self.problems, answers) for grader in (self.accuracy, self.reward))
+        point = {
+            "accuracy": _mean(accuracy.values.flatten().tolist()),
+            "mean_reward": _mean(reward.values[reward.valid].tolist()),
+            "entropy": _mean(expected.entropy.tolist()),
+            "kl_from_reference": _mean(expected.kl["reference"].tolist()),
+        }
+        if teacher is not None:
+            point["kl_from_teacher"] = _mean(expected.kl["teacher"].tolist())
+        return point
+
+
+def _mean(values: Iterable[float]) -> float:
+    """Added in order and divided once, as the recorded artifacts were."""
+    listed = list(values)
+    return sum(listed) / len(listed) if listed else 0.0
+
+
+class NonFinite(ArithmeticError):
+    """A loss, gradient or metric that is not a number: the run stops and names the step."""
+
+
+def require_finite(step: int, values: Mapping[str, float]) -> None:
+    """Raises NonFinite for the first value that is not finite."""
+    for name, value in values.items():
+        if not -float("inf") < value < float("inf"):
+            raise NonFinite(
+                f"step {step}: {name} is {value}. The run stops here; nothing it wrote counts as a result. "
+                "Lower learning_rate, or set max_grad_norm."
+            )

@@ -1,0 +1,303 @@
+"""The only training loop."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from posttrain.algorithms.base import Algorithm
+from posttrain.batch import Batch, Problem, Rollouts, Scores, Signals, concatenate
+from posttrain.functional.selection import keyed_uniforms
+from posttrain.policies.base import Policy, States
+from posttrain.ranks import Ranks
+from posttrain.registry import ConfigError
+from posttrain.teachers.base import Events, Teacher
+from posttrain.tracking import Averages, Evaluator, Grader, Point, judge, require_finite, track_step
+
+SOURCE_STREAM = 3  # the coins that choose between the student's completions and data rows
+
+
+@dataclass(frozen=True)
+class Optimization:
+    """How long and how fast to train. The words are Hugging Face's where it has one."""
+
+    steps: int = 100  # rollout phases
+    learning_rate: float = 0.05
+    optim: Literal["adamw_torch", "sgd"] = "adamw_torch"
+    adam_beta1: float = 0.9
+    adam_beta2: float = 0.999
+    adam_epsilon: float = 1e-8
+    weight_decay: float = 0.0
+    lr_scheduler_type: Literal["constant", "linear", "cosine"] = "constant"
+    warmup_steps: int = 0
+    max_grad_norm: float | None = None  # of the whole gradient
+    max_grad_value: float | None = None  # of each component
+    problems_per_step: int = 1
+    group_size: int = 1  # completions of each problem
+    num_iterations: int = 1  # passes over each step's completions
+    minibatch_problems: int | None = None  # problems per optimizer step; None: all of the step
+    micro_batch_size: int | None = None  # completions per forward pass; changes memory, never the result
+    eval_steps: int | None = None  # None: a tenth of `steps`
+
+    def __post_init__(self) -> None:
+        least = {"steps": 1, "problems_per_step": 1, "group_size": 1, "num_iterations": 1, "warmup_steps": 0}
+        for name, low in least.items():
+            if getattr(self, name) < low:
+                raise ConfigError(f"{name}: found {getattr(self, name)}, expected at least {low}")
+        for name in ("minibatch_problems", "micro_batch_size", "eval_steps", "max_grad_norm", "max_grad_value"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ConfigError(f"{name}: found {value}, expected a number above 0, or null")
+        if not 0 < self.learning_rate < float("inf"):
+            raise ConfigError(f"learning_rate: found {self.learning_rate}, expected a number above 0")
+        for name in ("adam_beta1", "adam_beta2"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ConfigError(f"{name}: found {getattr(self, name)}, expected 0 to below 1")
+        for name in ("adam_epsilon", "weight_decay"):
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise ConfigError(f"{name}: found {getattr(self, name)}, expected 0 or more")
+
+    @property
+    def evaluation_period(self) -> int:
+        """Updates between two rows of the history."""
+        return self.eval_steps or max(1, self.steps // 10)
+
+
+@dataclass
+class Outcome:
+    """What one seed's training leaves behind."""
+
+    baseline: Point
+    final: Point
+    history: list[dict[str, float]]
+    last_diagnostics: dict[str, float]
+    events: Events
+    critic_updates: int
+    seconds: dict[str, float]  # per phase
+
+
+@dataclass
+class Trainer:
+    """One seed: a policy, what teaches it, and the loop that moves it. Nothing is global, nothing is shared."""
+
+    algorithm: Algorithm
+    policy: Policy
+    reference: Policy
+    teacher: Teacher | None
+    problems: Sequence[Problem]
+    grader: Grader
+    evaluator: Evaluator
+    options: Optimization
+    seed: int
+    ranks: Ranks = Ranks()
+    report: Callable[[dict[str, Any]], None] = lambda row: None  # one row of metrics per step
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.stream = np.random.default_rng(self.seed)
+        self.parameters = [p for p in self.policy.parameters() if p.requires_grad]
+        self.optimizer, self.scheduler = _optimizer(self.parameters, self.options)
+        self.critic_updates = 0
+        self.stored: list[Rollouts] | None = None
+
+    def run(self) -> Outcome:
+        """Trains to the end; raises NonFinite where a number is lost."""
+        baseline = self._evaluate(0)
+        if self.algorithm.rollouts == "once":
+            self._sample_once()
+        history, diagnostics = [], {}
+        for step in range(1, self.options.steps + 1):
+            diagnostics = self.step(step)
+            row = {"step": float(step), "loss": diagnostics["loss"]}
+            due = step == 1 or step % self.options.evaluation_period == 0 or step == self.options.steps
+            if due:
+                history.append({**row, **self._evaluate(step)})
+            self.report({"seed": self.seed, **row, **diagnostics, **(history[-1] if due else {})})
+        final = {name: value for name, value in history[-1].items() if name not in ("step", "loss")}
+        events = self.teacher.events() if self.teacher else Events()
+        return Outcome(baseline, final, history, diagnostics, events, self.critic_updates, self.seconds)
+
+    def step(self, step: int) -> dict[str, float]:
+        """Rollouts, signals, one or more optimizer steps; gives the step's diagnostics."""
+        with self._phase("sample"):
+            problems, rollouts = self._rollouts(step)
+        signals, states = self._signals(problems, rollouts)
+        batch = self.algorithm.prepare(rollouts, signals)
+        whole, shared = Averages(), Averages()  # the step as every rank sees it; what each rank adds from its rows
+        track_step(whole, batch, signals)
+        losses = []
+        with self._phase("update"):
+            for _ in range(self.options.num_iterations):
+                start = 0
+                for minibatch in batch.minibatches(self.options.minibatch_problems):
+                    losses.append(self._update(minibatch, start, states, shared))
+                    start += len(minibatch.rollouts.texts)
+            if self.teacher:
+                self.teacher.after_update(step, self.policy)
+        supervised, sampled = int(batch.where.sum()), int(rollouts.mask.sum())
+        diagnostics = {
+            "supervised_positions": float(supervised),
+            "sampled_positions": float(sampled),
+            "supervision_fraction": supervised / max(1, sampled),
+            **whole.means(Ranks()),
+            **shared.means(self.ranks),
+            "loss": -sum(-loss for loss, _ in losses) / len(losses),  # keeps the sign of a zero
+            "gradient_norm": losses[-1][1],
+        }
+        require_finite(step, diagnostics)
+        return diagnostics
+
+    # -- one step ---------------------------------------------------------------------------------------------
+
+    def _rollouts(self, step: int) -> tuple[list[Problem], Rollouts]:
+        chosen = self.stream.integers(0, len(self.problems), size=self.options.problems_per_step).tolist()
+        problems = [self.problems[i] for i in chosen]
+        if self.stored is not None:
+            return problems, concatenate([self.stored[i] for i in chosen], range(len(chosen)))
+        return problems, self._draw(problems, step)
+
+    def _draw(self, problems: list[Problem], step: int) -> Rollouts:
+        """The student's completions, data rows, or a mixture by one coin per problem."""
+        size = self.options.group_size
+        share = 0.0 if self.algorithm.rollouts == "data" else self.algorithm.on_policy
+        if share == 1.0:
+            return self.policy.sample(problems, size, self.stream, self.seed, step)
+        if share == 0.0:
+            return self.policy.respond(problems, self.seed, step)
+        keys = torch.tensor([[self.seed, step, place, 0] for place in range(len(problems))])
+        own = torch.as_tensor(keyed_uniforms(keys, 1, stream=SOURCE_STREAM)).flatten() < share
+        parts, order = [], []
+        for drawn in (True, False):
+            places = [place for place, coin in enumerate(own.tolist()) if coin == drawn]
+            some = [problems[place] for place in places]
+            if some:
+                sample = self.policy.sample(some, size, self.stream, self.seed, step) if drawn else None
+                parts.append(sample or self.policy.respond(some, self.seed, step))
+                order += places
+        return concatenate(parts, order)
+
+    @torch.no_grad()
+    def _signals(self, problems: list[Problem], rollouts: Rollouts) -> tuple[Signals, States | None]:
+        """Everything `needs` asks for, and the teacher's hidden states where the loss is a full divergence."""
+        needs, algorithm, teacher = self.algorithm.needs, self.algorithm, self.teacher
+        states = None
+        with self._phase("teacher"):
+            asked = algorithm.positions(rollouts)
+            targets = teacher.targets(rollouts, asked, algorithm.top_k) if teacher and "teacher" in needs else None
+            if "divergence" in needs:
+                assert teacher is not None
+                states = teacher.states(rollouts)
+        student = None
+        if "student" in needs or (teacher is not None and teacher.watches_student):
+            student = self._score(rollouts, rollouts.mask, targets, states)
+            if teacher is not None:
+                teacher.watch(rollouts, student)
+        with self._phase("reward"):
+            rewards = judge(self.grader, problems, rollouts) if "rewards" in needs else None
+        reference = self.reference.targets(rollouts, rollouts.mask) if "reference" in needs else None
+        return Signals(rewards, targets, reference, student if "student" in needs else None), states
+
+    def _score(self, rollouts: Rollouts, where: Tensor, targets: Any, states: States | None) -> Scores:
+        return self.policy.score(
+            rollouts,
+            where,
+            support_ids=targets.support_ids if targets is not None else None,
+            divergence=self.algorithm.divergence,
+            against=states,
+            values="values" in self.algorithm.needs,
+        )
+
+    def _update(self, minibatch: Batch, start: int, states: States | None, averages: Averages) -> tuple[float, float]:
+        """One optimizer step. `start` is the minibatch's first row in the step. Gives loss and gradient norm."""
+        self.optimizer.zero_grad()
+        loss = self.accumulate(minibatch, start, states, averages)
+        self.ranks.sum_gradients(self.parameters)
+        norm = torch.nn.utils.clip_grad_norm_(self.parameters, self.options.max_grad_norm or float("inf"))
+        if self.options.max_grad_value is not None:
+            torch.nn.utils.clip_grad_value_(self.parameters, self.options.max_grad_value)
+        # A lost gradient must not reach the weights: the error names the step, and the weights are still those before it.
+        if torch.isfinite(norm):
+            self.optimizer.step()
+            self.scheduler.step()
+        self.critic_updates += "values" in self.algorithm.needs
+        return loss, float(norm)
+
+    def accumulate(self, minibatch: Batch, start: int, states: States | None, averages: Averages) -> float:
+        """Adds this rank's share of the gradient and gives the loss over all ranks.
+
+        loss = sum(weight * loss_of_unit) / sum(normaliser), both sums over every micro-batch and rank.
+        """
+        total = float(minibatch.normaliser.sum()) or 1.0
+        shard = minibatch.shard(self.ranks.rank, self.ranks.size)
+        row = start + self.ranks.rank * minibatch.rollouts.groups // self.ranks.size * minibatch.rollouts.group_size
+        objective = torch.zeros((), dtype=torch.float64)
+        for micro in shard.split(self.options.micro_batch_size):
+            rows = slice(row, row + len(micro.rollouts.texts))
+            row = rows.stop
+            here = None if states is None else States(states.hidden[rows], states.project)
+            scores = self._score(micro.rollouts, micro.where, micro.teacher, here)
+            priced = self.algorithm.loss(scores, micro)
+            weighed = torch.where(micro.weight != 0, priced, torch.zeros_like(priced)) * micro.weight
+            (weighed.sum() / total).backward()
+            objective -= weighed.detach().sum()
+            for name, value in self.algorithm.diagnostics(scores, micro).items():
+                averages.add(name, value, (micro.weight != 0).to(value))
+        # Minus the summed objective: a step in which nothing counts has the loss -0.0, as it was recorded.
+        return -float(self.ranks.sum(objective)) / total
+
+    # -- before and beside ------------------------------------------------------------------------------------
+
+    def _sample_once(self) -> None:
+        """Completions of every training problem from the starting policy, and the teacher's view of them."""
+        with self._phase("sample"):
+            drawn = self.policy.sample(list(self.problems), self.options.group_size, self.stream, self.seed, 0)
+        size = self.options.group_size
+        self.stored = [drawn.rows(slice(start, start + size)) for start in range(0, len(drawn.texts), size)]
+        if self.teacher:
+            with self._phase("teacher"):
+                self.teacher.prefill(drawn, self.algorithm.top_k)
+
+    def _evaluate(self, step: int) -> Point:
+        with self._phase("evaluate"):
+            teacher = self.teacher.distribution() if self.teacher else None
+            point = self.evaluator(self.policy, self.reference, teacher)
+        require_finite(step, point)
+        return point
+
+    @contextmanager
+    def _phase(self, name: str) -> Iterator[None]:
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - began
+
+
+def _optimizer(parameters: list[torch.nn.Parameter], options: Optimization) -> tuple[torch.optim.Optimizer, Any]:
+    if options.optim == "sgd":
+        optimizer: torch.optim.Optimizer = torch.optim.SGD(
+            parameters, lr=options.learning_rate, weight_decay=options.weight_decay
+        )
+    else:
+        optimizer = torch.optim.AdamW(
+            parameters,
+            lr=options.learning_rate,
+            betas=(options.adam_beta1, options.adam_beta2),
+            eps=options.adam_epsilon,
+            weight_decay=options.weight_decay,
+        )
+
+    def factor(step: int) -> float:
+        warm = min(1.0, (step + 1) / options.warmup_steps) if options.warmup_steps else 1.0
+        done = min(1.0, step / options.steps)
+        decay = {"constant": 1.0, "linear": 1.0 - done, "cosine": 0.5 * (1.0 + float(np.cos(np.pi * done)))}
+        return warm * decay[options.lr_scheduler_type]
+
+    return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
