@@ -14,7 +14,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, TypeVar
 
-T = TypeVar("T", bound=type)
+T = TypeVar("T")
 
 
 class ConfigError(ValueError):
@@ -31,47 +31,41 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 class Registry:
-    """Classes of one kind by name. The built-in ones register when their package is first looked into."""
+    """Dataclasses of one kind by name. The built-in ones register when their package is first looked into."""
 
     def __init__(self, kind: str, package: str) -> None:
         self.kind, self.package = kind, package
-        self._classes: dict[str, type] = {}
+        self._entries: dict[str, Any] = {}
         self._loaded = False
 
     def register(self, name: str) -> Callable[[T], T]:
-        """Class decorator; a name taken twice is an error."""
+        """Decorator; a name taken twice is an error."""
 
-        def add(cls: T) -> T:
-            taken = self._classes.get(name)
-            if taken is not None and (taken.__module__, taken.__qualname__) != (cls.__module__, cls.__qualname__):
-                raise ConfigError(
-                    f"{self.kind} `{name}` is registered twice: by {taken.__module__} and {cls.__module__}. "
-                    "Give one of them another name."
-                )
-            if not is_dataclass(cls):
-                raise ConfigError(
-                    f"{self.kind} `{name}`: {cls.__name__} is not a dataclass. Add @dataclass(frozen=True)."
-                )
-            self._classes[name] = cls
-            return cls
+        def add(entry: T) -> T:
+            if name in self._entries:
+                raise ConfigError(f"{self.kind} `{name}` is registered twice. Give one of them another name.")
+            if not is_dataclass(entry):
+                raise ConfigError(f"{self.kind} `{name}`: {entry!r} is not a dataclass. Add @dataclass(frozen=True).")
+            self._entries[name] = entry
+            return entry
 
         return add
 
     def names(self) -> list[str]:
         """All names, sorted."""
         self._load()
-        return sorted(self._classes)
+        return sorted(self._entries)
 
-    def get(self, name: str) -> type:
-        """The class; an unknown name is an error with the nearest one."""
+    def get(self, name: str) -> Any:
+        """What is registered; an unknown name is an error with the nearest one."""
         self._load()
-        if name not in self._classes:
-            raise ConfigError(f"unknown {self.kind} `{name}`.{did_you_mean(name, self._classes)}")
-        return self._classes[name]
+        if name not in self._entries:
+            raise ConfigError(f"unknown {self.kind} `{name}`.{did_you_mean(name, self._entries)}")
+        return self._entries[name]
 
     def __contains__(self, name: str) -> bool:
         self._load()
-        return name in self._classes
+        return name in self._entries
 
     def _load(self) -> None:
         if self._loaded:
@@ -125,9 +119,15 @@ def _import_file(path: Path) -> Any:
     if not path.is_file():
         raise ConfigError(f"plugin `{path}`: there is no such file. Give a path to a .py file or a module's name.")
     name = f"posttrain_plugin_{path.stem}"
+    if name in sys.modules and Path(str(sys.modules[name].__file__)).resolve() == path.resolve():
+        return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
     return module

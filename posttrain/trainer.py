@@ -154,6 +154,15 @@ class Trainer:
         require_finite(step, diagnostics)
         return diagnostics
 
+    def samples(self, count: int = 4) -> list[dict[str, Any]]:
+        """Completions of the first held-out problems, drawn apart from the training stream."""
+        problems = self.evaluator.problems[:count]
+        drawn = self.policy.sample(problems, 1, np.random.default_rng([self.seed, 1]), self.seed, self.options.steps)
+        return [
+            {"seed": self.seed, "step": self.options.steps, "problem": p.id, "prompt": p.prompt, "completion": text, "answer": p.answer}
+            for p, text in zip(problems, drawn.texts, strict=True)
+        ]
+
     # -- one step ---------------------------------------------------------------------------------------------
 
     def _rollouts(self, step: int) -> tuple[list[Problem], Rollouts]:

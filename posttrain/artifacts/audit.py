@@ -112,7 +112,7 @@ def unrecorded_files(folder: Path, files: Sequence[Mapping[str, Any]]) -> list[s
 
 
 def arm_problems(evidence: Evidence) -> Iterator[str]:
-    """Arms of the study that are at hand: their bytes, their learning rate, and the conditions shared by a comparison."""
+    """Arms at hand: their bytes, their learning rate, and the conditions that a comparison shares."""
     artifact = evidence.artifact.value
     for entry in artifact.get("mechanism", {}).get("arms", []):
         arm = evidence.arms.get(entry["name"])
@@ -124,9 +124,12 @@ def arm_problems(evidence: Evidence) -> Iterator[str]:
         if entry["learning_rate"] is not None and rates != {entry["learning_rate"]}:
             yield f"arm {entry['name']} ran at learning rates {sorted(rates)}, recorded is {entry['learning_rate']}"
     for entry in artifact.get("comparison", []):
-        rival = evidence.arm_with(entry["against"]["artifact_sha256"])
-        if rival is not None:
-            yield from _condition_problems(artifact, rival.value, entry["against"]["method"])
+        name, digest = entry["against"]["method"], entry["against"]["artifact_sha256"]
+        for arm, rival in evidence.arms.items():
+            if rival.digest == digest:
+                if name not in (arm, rival.value["method"]):
+                    yield f"the rival called {name} is the arm {arm}, method {rival.value['method']}"
+                yield from _condition_problems(artifact, rival.value, name)
 
 
 def _condition_problems(artifact: Mapping[str, Any], rival: Mapping[str, Any], name: str) -> Iterator[str]:

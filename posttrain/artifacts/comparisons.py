@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from posttrain.artifacts.documents import shown
 from posttrain.artifacts.verdicts import Comparison, adjust, compare
 
 TOLERANCE = 1e-12  # relative to max(1, |a|, |b|): means, p-values and intervals; counts and differences are exact
@@ -21,25 +22,26 @@ class Rival:
 
 
 def metric_by_seed(runs: Sequence[Mapping[str, Any]], metric: str) -> dict[int, float]:
-    """The number at a JSON Pointer of each run, by training seed; NaN where the run failed before it had one."""
+    """The number at a JSON Pointer of each run, by training seed; NaN where the run did not complete.
+
+    Raises ValueError if a run has no seed of its own or the pointer leads to no number.
+    """
+    seeds = [run.get("seed") for run in runs]
+    if None in seeds or len(set(seeds)) < len(seeds):
+        raise ValueError(f"runs pair by seed: each needs its own, found {seeds}")
     return {run["seed"]: _at(run, metric) for run in runs}
 
 
-def _at(run: Any, metric: str) -> float:
-    place = run
-    for part in metric.removeprefix("/").split("/"):
-        if place is None:
-            return math.nan
-        if not isinstance(place, Mapping) or part not in place:
-            raise ValueError(
-                f"the metric {metric!r} is not in a run: found no {part!r}; write one like /final/accuracy"
-            )
-        place = place[part]
-    failed = run.get("status", "completed") != "completed"
-    if failed or place is None:
+def _at(run: Mapping[str, Any], metric: str) -> float:
+    if run.get("status", "completed") != "completed":
         return math.nan
+    place: Any = run
+    for part in metric.removeprefix("/").split("/"):
+        if not isinstance(place, Mapping) or part not in place:
+            raise ValueError(f"the metric {metric!r} is not in a run: no {part!r}; write one like /final/accuracy")
+        place = place[part]
     if isinstance(place, bool) or not isinstance(place, int | float):
-        raise ValueError(f"the metric {metric!r} leads to a {type(place).__name__}; name a number")
+        raise ValueError(f"the metric {metric!r} leads to {shown(place)}; name a number")
     return float(place)
 
 

@@ -20,7 +20,7 @@ MAX_DEPTH = 64
 MAX_INTEGER = 2**53 - 1
 
 # Strings are skipped whole, an unterminated one up to the end; possessive, so that no input makes it backtrack.
-_STRING_OR_BRACKET = re.compile(r'"(?:[^"\\]++|\\.)*+|[\[\]{}]', re.DOTALL)
+_STRING_OR_BRACKET = re.compile(r'"(?:[^"\\]++|\\.)*+"?|[\[\]{}]', re.DOTALL)
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _LEFTOVER = ".{name}.{token}.writing"
 

@@ -10,9 +10,8 @@ from posttrain.artifacts.documents import DocumentError, load, parse
 from posttrain.artifacts.manifest import (
     ManifestError,
     ManifestNotFoundError,
-    documentation_root,
     inside,
-    is_published,
+    published_root,
     resolve,
     resolve_execution,
 )
@@ -83,19 +82,13 @@ def gather(artifact: Document) -> Evidence:
         count = sum(value == SENTINEL for value in artifact.value["provenance"].values())
         return Evidence(artifact, unverifiable=(f"historical: {count} field{'s' * (count != 1)} not recorded",))
     reference, method = artifact.value["manifest_ref"], artifact.value["method"]
-    plan, *about_plan = _record("plan", "plan-v1", lambda: resolve(reference, artifact.path))
-    execution, *about_execution = _record(
+    plan, of_plan, no_plan = _record("plan", "plan-v1", lambda: resolve(reference, artifact.path))
+    execution, of_execution, no_execution = _record(
         "execution", "execution-v1", lambda: resolve_execution(reference, artifact.path, method)
     )
-    arms, about_arms = _arms(artifact)
-    return Evidence(
-        artifact,
-        plan,
-        execution,
-        arms,
-        (*about_plan[0], *about_execution[0], *about_arms),
-        (*about_plan[1], *about_execution[1]),
-    )
+    arms, of_arms = _arms(artifact)
+    checks = (*of_plan, *of_execution, *of_arms)
+    return Evidence(artifact, plan, execution, arms, checks, (*no_plan, *no_execution))
 
 
 def _record(
@@ -113,21 +106,22 @@ def _record(
 
 def _arms(artifact: Document) -> tuple[dict[str, Document], tuple[Check, ...]]:
     """The other arms: `arms/<name>/artifact.json` beside the artifact or, once published, the files below `docs/`."""
-    folder, root = artifact.path.resolve().parent, documentation_root(artifact.path)
-    places = {path.parent.name: path for path in sorted(folder.glob("arms/*/artifact.json"))}
-    if root is not None and is_published(artifact.path):
-        published = sorted(root.glob("docs/post-training/*/metrics/*.json"))
-        places |= {path.relative_to(root).as_posix(): path for path in published if path != artifact.path.resolve()}
-        folder = root
+    folder, pattern, root = artifact.path.resolve().parent, "arms/*/artifact.json", None
+    if artifact.value.get("comparison"):
+        root = published_root(artifact.path)
+    if root is not None:
+        folder, pattern = root, "docs/post-training/*/metrics/*.json"
     arms, checks = {}, []
-    for name, path in places.items():
+    for path in sorted(folder.glob(pattern)):
+        name = path.relative_to(folder).as_posix() if root else path.parent.name
         try:
             inside(folder, path.relative_to(folder).as_posix())
         except ManifestError as error:
             checks.append(Check(f"arm {name}", "V0", "failed", str(error)))
             continue
         document, made = read_document(path, "artifact-v2", f"arm {name}")
-        checks += made if not is_published(artifact.path) else []
+        # Another published file is judged when it is verified itself; here it only serves as a rival.
+        checks += [] if root else made
         if document is not None:
             arms[name] = document
     return arms, tuple(checks)

@@ -128,7 +128,7 @@ def resolve_execution(manifest_ref: str, artifact_path: Path | str, method: str)
     A run folder without its own record is incomplete, whatever a published run of that method left.
     """
     namespace, name, _ = split_reference(manifest_ref)
-    published = f"{NAMESPACES[namespace]}/{name}/{method}.json" if is_published(artifact_path) else None
+    published = f"{NAMESPACES[namespace]}/{name}/{method}.json" if published_root(artifact_path) else None
     return _first(Path(artifact_path), "execution.json", published)
 
 
@@ -143,10 +143,11 @@ def _first(artifact: Path, beside: str, published: str | None) -> Path:
     raise ManifestNotFoundError(f"found none of {beside} beside {artifact.name}, {published or 'no published file'}")
 
 
-def is_published(artifact_path: Path | str) -> bool:
-    """Whether an artifact lies below `docs/`, where its recorded place is binding."""
+def published_root(artifact_path: Path | str) -> Path | None:
+    """The folder whose `docs/` holds an artifact, where its recorded place is binding; None for one elsewhere."""
     root = documentation_root(artifact_path)
-    return root is not None and Path(artifact_path).resolve().is_relative_to(root / "docs")
+    inside_docs = root is not None and Path(artifact_path).resolve().is_relative_to(root / "docs")
+    return root if inside_docs else None
 
 
 def documentation_root(path: Path | str) -> Path | None:

@@ -67,8 +67,8 @@ def history_problems(artifact: Artifact) -> Iterator[str]:
     """Steps that rise up to the last, where the final point is read off; a run without one says how it ended."""
     for place, run in _runs(artifact):
         steps, total = [row["step"] for row in run["history"]], run["training"]["steps"]
-        if any(later <= earlier for earlier, later in pairwise(steps)):
-            yield f"{place}/history has steps {steps}, which do not rise"
+        if any(later <= earlier for earlier, later in pairwise(steps)) or any(step != int(step) for step in steps):
+            yield f"{place}/history has steps {steps}; they must be whole and rise"
         if run.get("status", "completed") != "completed":
             if steps and steps[-1] > total:
                 yield f"{place}/history ends at step {steps[-1]}, after {total} steps"
@@ -162,8 +162,12 @@ def policy_problems(artifact: Artifact, plan: Plan | None, *, historical: bool) 
         yield f"{len(artifact['comparison'])} comparisons in a family of {protocol['family_size']}"
 
 
-def rival_problems(artifact: Artifact, plan: Plan) -> Iterator[str]:
-    """Every rival that the plan names is compared with, and no arm is compared with that the study does not hold."""
+def study_problems(artifact: Artifact, plan: Plan) -> Iterator[str]:
+    """The rivals and claims that the plan names are all there; an artifact of a rival itself owes none of them."""
+    if artifact["method"] in plan.get("controls", []):
+        return
+    if plan.get("claims") and "mechanism" not in artifact:
+        yield f"the plan makes {len(plan['claims'])} claims, /mechanism is missing"
     entries, arms = artifact.get("comparison", []), artifact.get("mechanism", {}).get("arms", [])
     digest_of = {arm["name"]: arm["artifact_sha256"] for arm in arms}
     methods = {entry["against"]["method"] for entry in entries}
@@ -173,6 +177,9 @@ def rival_problems(artifact: Artifact, plan: Plan) -> Iterator[str]:
             yield f"the plan names the rival {name!r}, /comparison does not hold it"
     if plan.get("arms") and not entries:
         yield f"the plan names the arms {sorted(plan['arms'])}, /comparison is empty"
+    strangers = sorted(digest_of.keys() - plan.get("arms", {}).keys())
+    if strangers:
+        yield f"/mechanism/arms holds {strangers}, which the plan does not name"
     for entry in entries:
         if arms and entry["against"]["artifact_sha256"] not in digest_of.values():
             yield f"/comparison is against {entry['against']['method']!r}, which is no arm in /mechanism/arms"

@@ -69,13 +69,18 @@ class Report:
 
 def render(report: Report) -> str:
     """The report as plain text: checks by level, what was not checked, and one sentence that names the levels."""
-    lines = [report.path]
+    lines = [_printable(report.path)]
     for level, title in LEVELS.items():
         checks = [check for check in report.checks if check.level == level and check.status != "skipped"]
         lines += [f"  {level} {title}"] if checks else []
-        lines += [f"    {check.status:<7} {check.name}: {check.message}" for check in checks]
-    lines += ["  not checked", *(f"    {item}" for item in report.not_checked)]
+        lines += [f"    {check.status:<7} {check.name}: {_printable(check.message)}" for check in checks]
+    lines += ["  not checked", *(f"    {_printable(item)}" for item in report.not_checked)]
     return "\n".join([*lines, f"  {_conclusion(report)}", ""])
+
+
+def _printable(text: str) -> str:
+    """The text on one line and without characters that steer a terminal: a file could hold a forged report."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def _conclusion(report: Report) -> str:
@@ -88,5 +93,5 @@ def _conclusion(report: Report) -> str:
         return f"failed at {' and '.join(levels)}: {count['failed']} failed, {count['passed']} passed{warned}"
     levels = ", ".join(report.passed_levels) or "no level"
     if report.unverifiable:
-        return f"not verified ({'; '.join(report.unverifiable)}): {count['passed']} checks passed{warned} at {levels}"
+        return f"not verified ({_printable('; '.join(report.unverifiable))}): {count['passed']} checks passed{warned} at {levels}"
     return f"verified at {levels}: {count['passed']} checks passed{warned}"

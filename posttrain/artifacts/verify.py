@@ -12,7 +12,7 @@ from posttrain.artifacts.comparisons import comparison_problems
 from posttrain.artifacts.digests import code_digest
 from posttrain.artifacts.documents import shown
 from posttrain.artifacts.evidence import HISTORICAL, SENTINEL, Evidence, gather, read_document
-from posttrain.artifacts.manifest import documentation_root, is_published
+from posttrain.artifacts.manifest import published_root
 from posttrain.artifacts.report import Check, Level, Report, render, settle
 
 __all__ = ["HISTORICAL", "SENTINEL", "Check", "Report", "render", "verify"]
@@ -80,7 +80,7 @@ def _recomputed(evidence: Evidence) -> Iterable[Check]:
     policy = settle("claim policy", "V1", problems, "fits tier, seeds and formal flag")
     yield policy
     if plan is not None and not evidence.is_arm:
-        yield settle("rivals", "V1", recompute.rival_problems(artifact, plan), "every planned rival is compared with")
+        yield settle("study", "V1", recompute.study_problems(artifact, plan), "planned rivals and claims are all there")
     if "comparison" in artifact and "failed" not in (seeds.status, policy.status):
         yield from _compared(evidence)
     if "mechanism" in artifact:
@@ -180,8 +180,8 @@ def _executed(evidence: Evidence, package_root: Path | None) -> Iterable[Check]:
 
 def _place(evidence: Evidence) -> Check:
     """Where the file lies, which binds only below `docs/`."""
-    root, path = documentation_root(evidence.artifact.path), evidence.artifact.path.resolve()
-    if root is None or not is_published(path):
+    root, path = published_root(evidence.artifact.path), evidence.artifact.path.resolve()
+    if root is None:
         return _skip("place", "V2", "outside docs/ the recorded place is only the intended one")
     recorded, found = evidence.artifact.value["provenance"]["artifact_path"], path.relative_to(root).as_posix()
     problems = [] if recorded == found else [f"/provenance/artifact_path is {recorded}, the file lies in {found}"]

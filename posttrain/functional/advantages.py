@@ -13,7 +13,8 @@ from torch import Tensor
 @torch.no_grad()
 def group_mean(values: Tensor, valid: Tensor) -> Tensor:
     """Reward minus the mean of its group, R_i - R̄ (Dr. GRPO, arXiv 2503.20783). [P, G] -> [P, G]."""
-    centred, _ = _centred_groups(values, valid)
+    _check_pair(values, valid, "values", "valid")
+    centred, _ = _centred(values, valid)
     return centred.to(values.dtype)
 
 
@@ -23,7 +24,8 @@ def group_zscore(values: Tensor, valid: Tensor, eps: float = 1e-4) -> Tensor:
 
     A group without variance gives 0 for every eps, 0 included. Always |A| <= (n-1)/sqrt(n) for n valid members.
     """
-    centred, number = _centred_groups(values, valid)
+    _check_pair(values, valid, "values", "valid")
+    centred, number = _centred(values, valid)
     deviation = (centred.square().sum(1, keepdim=True) / (number - 1).clamp(min=1)).sqrt()
     return _ratio(centred, deviation, eps).to(values.dtype)
 
@@ -31,7 +33,8 @@ def group_zscore(values: Tensor, valid: Tensor, eps: float = 1e-4) -> Tensor:
 @torch.no_grad()
 def leave_one_out(values: Tensor, valid: Tensor) -> Tensor:
     """R_i - mean of the other valid members = n/(n-1) (R_i - R̄) (RLOO, arXiv 2402.14740). [P, G] -> [P, G]."""
-    centred, number = _centred_groups(values, valid)
+    _check_pair(values, valid, "values", "valid")
+    centred, number = _centred(values, valid)
     return (centred * number / (number - 1).clamp(min=1)).to(values.dtype)
 
 
@@ -69,15 +72,8 @@ def whiten(values: Tensor, mask: Tensor) -> Tensor:
     return _ratio(centred, deviation, 0.0).reshape(values.shape).to(values.dtype)
 
 
-def _centred_groups(values: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
-    """Centred values, zero where invalid or alone, and the number of valid members: float64 [P, G] and [P, 1]."""
-    _check_pair(values, valid, "values", "valid")
-    centred, number = _centred(values, valid)
-    return centred.masked_fill(number < 2, 0), number
-
-
 def _centred(values: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
-    """Values minus the mean of the valid ones in their row, 0 where invalid, and how many those are: [R, N], [R, 1]."""
+    """Values minus the mean of the valid ones in their row, 0 where invalid, and their number: [R, N], [R, 1]."""
     number = valid.sum(1, keepdim=True)
     if not values.numel():
         return values.double(), number

@@ -55,9 +55,9 @@ def value_loss(values: Tensor, old_values: Tensor, returns: Tensor, clip: float)
 
 
 def _bounds(like: Tensor, advantages: Tensor, low: float, high: float, dual: float | None) -> tuple[Tensor, Tensor]:
-    """Smallest and largest log-ratio with a gradient, in the shape of the advantages; both bind where A = 0."""
+    """Smallest and largest log-ratio with a gradient, in the shape of the advantages; A = 0 is cut above like A > 0."""
     floor = like.new_tensor(math.log1p(-low) if low < 1 else -math.inf)
     ceiling = like.new_tensor(math.inf if dual is None else math.log(dual))
-    lower = torch.where(advantages > 0, -math.inf, floor)
+    lower = torch.where(advantages < 0, floor, -math.inf)
     upper = torch.where(advantages < 0, ceiling, like.new_tensor(math.log1p(high)))
     return lower, upper

@@ -76,6 +76,12 @@ def test_br11_a_nearly_constant_group_does_not_explode():
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_statistics_of_float32_values_are_those_of_float64(estimator):
+    values = torch.rand(20, 9, generator=torch.Generator().manual_seed(0)) * 100
+    assert torch.equal(estimator(values, everything(values)), estimator(values.double(), everything(values)).float())
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("values", [[0.95] * 8, [1.0] * 4, [0.1] * 3, [1e6 + 0.1] * 7])
 def test_br11_b_a_constant_group_gives_exactly_zero(estimator, dtype, values):

@@ -1,0 +1,250 @@
+"""The command line. Every verb imports what it needs when it runs, so that `--help` is instant."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from posttrain import __version__
+
+if TYPE_CHECKING:
+    from posttrain.evaluation.experiment import Experiment
+
+EPILOG = """\
+examples:
+  posttrain train sparse-opd                     the recorded protocol, in seconds
+  posttrain train grpo seeds=42-53 learning_rate=0.02
+  posttrain train sparse-opd --config l1-paper controls=dense,random
+  posttrain reproduce sparse-opd                 the paper's claims, decided over 12 paired seeds
+  posttrain compare grpo rloo --seeds 12
+  posttrain explain sparse-opd                   everything a run would do; runs nothing
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command. Exit codes: 0 done, 1 failed, 2 wrong input, 3 could not be verified, 130 interrupted."""
+    parser = _parser()
+    options, words = parser.parse_known_args(argv)
+    if not hasattr(options, "run"):
+        parser.print_help()
+        return 0
+    if words and not options.settings:
+        parser.error(f"{options.verb} takes no {' '.join(words)}")
+    from posttrain.registry import ConfigError
+
+    try:
+        return options.run(options, words)
+    except ConfigError as error:
+        print(f"posttrain: {error}", file=sys.stderr)
+        return 2
+    except (ArithmeticError, RuntimeError, OSError) as error:
+        print(f"posttrain: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("posttrain: interrupted. The run is incomplete: it has no execution.json.", file=sys.stderr)
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="posttrain",
+        description="Post-training research in which a claim cannot outrun its evidence.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"posttrain {__version__}")
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB")
+
+    def verb(name: str, run: Any, text: str, settings: bool = False) -> argparse.ArgumentParser:
+        usage = "posttrain %s [options] [key=value ...]" if settings else None
+        added = verbs.add_parser(name, help=text, description=text, allow_abbrev=False)
+        if usage:
+            added.epilog = "Settings are written key=value; `posttrain explain ALGO` lists them all with their defaults."
+        added.set_defaults(run=run, settings=settings)
+        return added
+
+    for name, run, text in (
+        ("train", _train, "train one algorithm, measure it and write the artifact"),
+        ("explain", _explain, "show the resolved configuration and what would happen; runs nothing"),
+    ):
+        added = verb(name, run, text, settings=True)
+        added.add_argument("algorithm", metavar="ALGO")
+        _add_source(added)
+        _add_run(added)
+    added = verb("reproduce", _reproduce, "decide an algorithm's claims over paired seeds", settings=True)
+    added.add_argument("algorithm", metavar="ALGO")
+    _add_run(added)
+    added = verb("compare", _compare, "run several algorithms on the same problems and seeds", settings=True)
+    added.add_argument("algorithms", metavar="ALGO", nargs="+")
+    added.add_argument("--seeds", type=int, metavar="N", help="number of paired seeds from 42 on (default: 12)")
+    _add_source(added)
+    _add_run(added)
+    added = verb("verify", _verify, "check artifacts: structure, derived numbers, digests")
+    added.add_argument("paths", metavar="PATH", nargs="+", type=Path)
+    added.add_argument("--json", action="store_true", help="machine-readable report")
+    added.add_argument("--plugin", action="append", default=[], metavar="M|F.py", help="where the dataset comes from")
+    added = verb("list", _list, "algorithms, policies, teachers, datasets, rewards, studies and configurations")
+    added.add_argument("--json", action="store_true")
+    added.add_argument("--plugin", action="append", default=[], metavar="M|F.py")
+    added = verb("new", _new, "write a running starting point")
+    added.add_argument("what", choices=["algorithm"])
+    added.add_argument("name", metavar="NAME")
+    added.add_argument("--directory", type=Path, default=Path(), metavar="DIR")
+    added = verb("env", _env, "versions and hardware, for bug reports")
+    added.add_argument("--json", action="store_true")
+    return parser
+
+
+def _add_source(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--tier", default="l1", metavar="TIER", help="l0 (smoke and laws) or l1 (mechanism, the default)")
+    parser.add_argument("--config", metavar="NAME|FILE", help="a shipped configuration of the algorithm, or a YAML file")
+
+
+def _add_run(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--output", type=Path, metavar="DIR", help="the run folder (default: a new one under runs/)")
+    parser.add_argument("--jobs", type=int, metavar="N", help="processes that share the seeds; changes no number")
+    parser.add_argument("--plugin", action="append", default=[], metavar="M|F.py", help="a module or file that registers names")
+
+
+# -- verbs ----------------------------------------------------------------------------------------------------
+
+
+def _train(options: argparse.Namespace, words: list[str]) -> int:
+    return _conduct(options, lambda: _solo(options, words))
+
+
+def _solo(options: argparse.Namespace, words: list[str]) -> Experiment:
+    from posttrain import settings
+    from posttrain.evaluation import experiment
+
+    config = settings.load(options.algorithm, options.tier, options.config, words)
+    return experiment.solo(config, settings.config_path(options.algorithm, options.tier, options.config), words)
+
+
+def _reproduce(options: argparse.Namespace, words: list[str]) -> int:
+    from posttrain.evaluation import experiment
+
+    return _conduct(options, lambda: experiment.study(options.algorithm, words))
+
+
+def _compare(options: argparse.Namespace, words: list[str]) -> int:
+    from posttrain import settings
+    from posttrain.evaluation import experiment
+    from posttrain.registry import ConfigError
+
+    named = [word for word in options.algorithms if "=" not in word]
+    words = [word for word in options.algorithms if "=" in word] + words
+    given = any(word.startswith("seeds=") for word in words)
+    if len(named) < 2:
+        raise ConfigError(f"compare: found {len(named)} algorithm, expected two or more: posttrain compare grpo rloo")
+    if given and options.seeds is not None:
+        raise ConfigError("seeds: given twice, as --seeds and as seeds=...")
+    if options.seeds is not None and options.seeds < 1:
+        raise ConfigError(f"--seeds: found {options.seeds}, expected at least 1")
+    if not given:
+        words.append(f"seeds=42-{41 + (options.seeds or 12)}")
+
+    def build() -> Experiment:
+        return experiment.versus([settings.load(name, options.tier, options.config, words) for name in named], words)
+
+    return _conduct(options, build)
+
+
+def _conduct(options: argparse.Namespace, build: Any) -> int:
+    """Builds the experiment (every mistake surfaces here), runs it and prints what it found."""
+    import os
+
+    from posttrain import ranks
+    from posttrain.evaluation import display
+    from posttrain.evaluation.conduct import command_line, conduct
+    from posttrain.registry import ConfigError, load_plugins
+
+    plugins = load_plugins(options.plugin)
+    experiment = build()
+    if options.jobs is not None and options.jobs < 1:
+        raise ConfigError(f"--jobs: found {options.jobs}, expected at least 1")
+    joined = ranks.join()
+    try:
+        units = sum(len(arm.config.seeds) for arm in experiment.arms)
+        # Starting a process costs about as much as a few short seeds.
+        jobs = options.jobs or (min(os.cpu_count() or 1, 8) if units >= 12 and joined.size == 1 else 1)
+        with display.progress(joined.main) as watch:
+            finished = conduct(
+                experiment, options.output, ranks=joined, jobs=jobs, plugins=plugins, watch=watch, argv=command_line()
+            )
+        if joined.main:
+            display.show(experiment, finished)
+    finally:
+        ranks.leave(joined)
+    return 0
+
+
+def _explain(options: argparse.Namespace, words: list[str]) -> int:
+    from posttrain.evaluation.explain import explain
+    from posttrain.registry import load_plugins
+
+    load_plugins(options.plugin)
+    print(explain(_solo(options, words), options.output))
+    return 0
+
+
+def _verify(options: argparse.Namespace, words: list[str]) -> int:
+    import json
+
+    from posttrain.artifacts.report import render
+    from posttrain.artifacts.verify import verify
+    from posttrain.registry import load_plugins
+
+    load_plugins(options.plugin)
+    from posttrain.evaluation.records import regenerate
+
+    reports = [verify(path, fingerprints=regenerate, package_root=Path(__file__).parent) for path in options.paths]
+    if options.json:
+        print(json.dumps([report.as_json() for report in reports], indent=2))
+    else:
+        print("\n\n".join(render(report) for report in reports))
+    codes = [report.exit_code for report in reports]
+    return 1 if 1 in codes else max(codes)
+
+
+def _list(options: argparse.Namespace, words: list[str]) -> int:
+    import json
+
+    from posttrain.evaluation.catalogue import catalogue, render
+    from posttrain.registry import load_plugins
+
+    load_plugins(options.plugin)
+    found = catalogue()
+    print(json.dumps(found, indent=2) if options.json else render(found))
+    return 0
+
+
+def _new(options: argparse.Namespace, words: list[str]) -> int:
+    from posttrain.evaluation.scaffold import write_algorithm
+
+    for line in write_algorithm(options.name, options.directory):
+        print(line)
+    return 0
+
+
+def _env(options: argparse.Namespace, words: list[str]) -> int:
+    import json
+
+    from posttrain.artifacts import provenance
+
+    environment, hardware = provenance.environment(), provenance.hardware()
+    code = provenance.code_state(Path(__file__).parent)
+    if options.json:
+        print(json.dumps({"code": code, "environment": environment, "hardware": hardware}, indent=2))
+        return 0
+    packages = environment.pop("packages")
+    shown = ("torch", "transformers", "datasets", "accelerate", "numpy", "scipy", "omegaconf", "safetensors", "rich")
+    print(f"posttrain {code['package_version']}, commit {code['git_commit']}, dirty {code['git_dirty']}")
+    print("\n".join(f"{name} {packages.get(name, 'not installed')}" for name in shown))
+    for part in (environment, hardware):
+        print("\n".join(f"{key}: {value}" for key, value in part.items() if key != "unknown"))
+    return 0

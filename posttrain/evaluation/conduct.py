@@ -1,0 +1,267 @@
+"""Conducts an experiment: plan first, then the runs, then the artifact, and the execution record last."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+import posttrain
+from posttrain.artifacts import documents, manifest, provenance
+from posttrain.artifacts.comparisons import Rival
+from posttrain.artifacts.digests import bytes_digest, file_digest
+from posttrain.evaluation import records
+from posttrain.evaluation.experiment import Arm, Experiment, vary
+from posttrain.evaluation.study import Results
+from posttrain.evaluation.work import Done, Unit, perform_all
+from posttrain.ranks import Ranks
+from posttrain.registry import ConfigError, Plugin
+
+PACKAGE = Path(posttrain.__file__).parent
+
+
+@dataclass(frozen=True)
+class Watch:
+    """Who is told of progress: how many units there will be, each update of this process, each finished unit."""
+
+    start: Callable[[int, int], None] = lambda units, steps: None
+    step: Callable[[], None] = lambda: None
+    unit: Callable[[int], None] = lambda unit: None
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A finished experiment: where it lies, and what it found."""
+
+    folder: Path
+    artifact: Mapping[str, Any]
+    arms: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # the other arms' artifacts
+
+    @property
+    def path(self) -> Path:
+        """The artifact's file."""
+        return self.folder / "artifact.json"
+
+
+def default_folder(experiment: Experiment) -> Path:
+    """A new folder under `runs/`, named after method, data, tier and configuration; a counter keeps it new."""
+    config = experiment.main.config
+    methods = "-vs-".join(arm.name for arm in experiment.arms) if experiment.verb == "compare" else experiment.main.name
+    study = "-study" if experiment.verb == "reproduce" else ""
+    base = f"{methods}{study}-{config.names['dataset']}-{config.tier}-{experiment.digest}"
+    count = 1
+    while (Path("runs") / (base if count == 1 else f"{base}-{count}")).exists():
+        count += 1
+    return Path("runs") / (base if count == 1 else f"{base}-{count}")
+
+
+def conduct(
+    experiment: Experiment,
+    output: Path | None = None,
+    *,
+    ranks: Ranks = Ranks(),
+    jobs: int = 1,
+    plugins: Sequence[Plugin] = (),
+    watch: Watch = Watch(),
+    argv: Sequence[str] = (),
+) -> Finished:
+    """Runs everything and writes the folder; only the main rank writes. A folder that is not empty is refused."""
+    folder = ranks.gather(output or default_folder(experiment))[0]
+    if output is not None and folder.exists() and any(folder.iterdir()):
+        raise ConfigError(f"--output: {folder} is not empty. Choose a new folder, or remove it.")
+    session = _Session(experiment, folder, ranks, jobs, tuple(plugins), watch, tuple(argv))
+    return session.run()
+
+
+@dataclass
+class _Session:
+    experiment: Experiment
+    folder: Path
+    ranks: Ranks
+    jobs: int
+    plugins: tuple[Plugin, ...]
+    watch: Watch
+    argv: tuple[str, ...]
+    started: datetime = field(default_factory=lambda: datetime.now(UTC))
+
+    def run(self) -> Finished:
+        plan = manifest.plan_document(records.plan(self.experiment))
+        if self.ranks.main:
+            for arm in self.experiment.arms:
+                self._begin(arm, plan)
+        self.ranks.gather(None)  # nobody trains before the plan is on disk
+        arms, sweeps = self._tune()
+        done = self._train(arms)
+        runs = {name: [part.run for part in parts] for name, parts in done.items()}
+        artifacts = self._artifacts(arms, runs, sweeps, plan)
+        if self.ranks.main:
+            for arm in reversed(arms):
+                self._finish(arm, done[arm.name], artifacts[arm.name])
+        self.ranks.gather(None)
+        main = self.experiment.main.name
+        return Finished(self.folder, artifacts[main], {name: a for name, a in artifacts.items() if name != main})
+
+    def place(self, arm: Arm) -> Path:
+        """The arm's own folder: the run folder for the first, `arms/<name>` for the others."""
+        return self.folder if arm.name == self.experiment.main.name else self.folder / "arms" / arm.name
+
+    def _begin(self, arm: Arm, plan: Mapping[str, Any]) -> None:
+        place = self.place(arm)
+        place.mkdir(parents=True, exist_ok=True)
+        yaml = OmegaConf.to_yaml(OmegaConf.create(dict(arm.config.resolved)))
+        documents.write_atomically(place / "config.yaml", yaml.encode())
+        documents.write_atomically(place / "plan.json", documents.dumps(plan))
+
+    def _units(self, arm: Arm, seeds: Sequence[int]) -> list[Unit]:
+        names = tuple(plugin.name for plugin in self.plugins)
+        study = self.experiment.study
+        return [
+            Unit(arm.name, arm.config.method, arm.config.resolved, seed, self.place(arm), study, names) for seed in seeds
+        ]
+
+    def _perform(self, units: Sequence[Unit]) -> list[Done]:
+        self.watch.start(len(units), sum(int(unit.config["steps"]) for unit in units))
+        return perform_all(units, self.ranks, self.jobs, self.watch.unit, self.watch.step)
+
+    def _tune(self) -> tuple[list[Arm], dict[str, list[dict[str, float]]]]:
+        """Each arm with the best learning rate of the grid on the tuning seeds; a tie goes to the first."""
+        tune = self.experiment.main.config.tune
+        if not tune.seeds:
+            return list(self.experiment.arms), {}
+        tried = [
+            Arm(arm.name, vary(arm.config, {"learning_rate": rate}), arm.overrides)
+            for arm in self.experiment.arms
+            for rate in tune.learning_rate
+        ]
+        units = [replace_study(unit) for arm in tried for unit in self._units(arm, tune.seeds)]
+        found = [done.run["final"]["accuracy"] for done in self._perform(units)]
+        means = [sum(found[i : i + len(tune.seeds)]) / len(tune.seeds) for i in range(0, len(found), len(tune.seeds))]
+        chosen, sweeps = [], {}
+        for start in range(0, len(tried), len(tune.learning_rate)):
+            cells = list(zip(tried, means, strict=True))[start : start + len(tune.learning_rate)]
+            best = max(cells, key=lambda cell: cell[1])[0]  # the first of equals
+            chosen.append(best)
+            sweeps[best.name] = [{"learning_rate": arm.config.learning_rate, "mean": mean} for arm, mean in cells]
+        return chosen, sweeps
+
+    def _train(self, arms: Sequence[Arm]) -> dict[str, list[Done]]:
+        units = [unit for arm in arms for unit in self._units(arm, arm.config.seeds)]
+        done = iter(self._perform(units))
+        return {arm.name: [next(done) for _ in arm.config.seeds] for arm in arms}
+
+    def _artifacts(
+        self,
+        arms: Sequence[Arm],
+        runs: Mapping[str, list[dict[str, Any]]],
+        sweeps: Mapping[str, list[dict[str, float]]],
+        plan: Mapping[str, Any],
+    ) -> dict[str, dict[str, Any]]:
+        """Every arm's artifact; that of the first names the digests of the others."""
+        main, *others = arms
+        found = {arm.name: records.artifact(self.experiment, arm, runs[arm.name], plan) for arm in others}
+        digests = {name: bytes_digest(documents.dumps(artifact)) for name, artifact in found.items()}
+        rivals = [Rival(name, digests[name], runs[name]) for name in self.experiment.rivals]
+        mechanism = None
+        if self.experiment.study:
+            short = {name.removeprefix(f"{main.name}."): parts for name, parts in runs.items() if name != main.name}
+            results = Results({"main": runs[main.name], **short})
+            mechanism = {
+                "study": self.experiment.study,
+                "claims": [claim.decide(results) for claim in self.experiment.claims],
+                "arms": [
+                    {
+                        "name": arm.name,
+                        "artifact_sha256": digests[arm.name],
+                        "learning_rate": arm.config.learning_rate,
+                        "sweep": sweeps.get(arm.name, []),
+                    }
+                    for arm in others
+                ],
+            }
+            if main.name in sweeps:
+                mechanism["sweep"] = sweeps[main.name]
+        found[main.name] = records.artifact(self.experiment, main, runs[main.name], plan, rivals, mechanism)
+        return found
+
+    def _finish(self, arm: Arm, done: Sequence[Done], artifact: Mapping[str, Any]) -> None:
+        """Metrics, samples and artifact, and then the record that says the run is complete."""
+        place = self.place(arm)
+        for name in ("metrics", "samples"):
+            rows = [row for part in done for row in getattr(part, name)]
+            documents.write_atomically(place / f"{name}.jsonl", b"".join(_line(row) for row in rows))
+        documents.write_atomically(place / "artifact.json", documents.dumps(artifact))
+        record = manifest.execution_document(self._execution(arm, done))
+        documents.write_atomically(place / "execution.json", documents.dumps(record))
+
+    def _execution(self, arm: Arm, done: Sequence[Done]) -> dict[str, Any]:
+        place, source = self.place(arm), self.experiment.source
+        roles = {
+            "config.yaml": "configuration",
+            "plan.json": "plan",
+            "metrics.jsonl": "metrics",
+            "samples.jsonl": "samples",
+            "artifact.json": "artifact",
+        }
+        phases: dict[str, float] = {}
+        for part in done:
+            for name, seconds in part.seconds.items():
+                phases[name] = phases.get(name, 0.0) + seconds
+        counters = [part.run["training"] for part in done]
+        counted = [key for key, value in counters[0].items() if isinstance(value, int) and key.endswith(_COUNTERS)]
+        shipped = [] if source is None else [{"path": source.name, "sha256": file_digest(source)}]
+        return {
+            "method": arm.name,
+            "config": dict(arm.config.resolved),
+            "config_source": shipped,
+            "overrides": list(self.experiment.overrides),
+            "code": provenance.code_state(PACKAGE),
+            "entrypoint": "posttrain",
+            "argv": list(self.argv),
+            "environment": provenance.environment(),
+            "hardware": provenance.hardware(),
+            "seeds": [
+                {"name": "data", "value": seed, "derivation": "numpy.random.default_rng(seed), PCG64"}
+                | {"name": name}
+                for seed in arm.config.seeds
+                for name in ("data", "training")
+            ],
+            "started_at": _stamp(self.started),
+            "ended_at": _stamp(datetime.now(UTC)),
+            "status": "completed",
+            "exit_code": 0,
+            "inputs": [],
+            "outputs": [
+                {"path": name, "sha256": file_digest(place / name), "bytes": (place / name).stat().st_size, "role": role}
+                for name, role in roles.items()
+            ],
+            "phases": phases,
+            "counters": {key: sum(counter[key] for counter in counters) for key in counted},
+            "plugins": [{"name": plugin.name, "sha256": plugin.sha256} for plugin in self.plugins],
+        }
+
+
+_COUNTERS = ("_entries", "_calls", "_events", "_updates", "_refreshes")
+
+
+def replace_study(unit: Unit) -> Unit:
+    """The unit without probes: tuning reads the primary metric alone."""
+    return Unit(unit.arm, unit.algorithm, unit.config, unit.seed, unit.folder / "tuning", None, unit.plugins)
+
+
+def _line(row: Mapping[str, Any]) -> bytes:
+    return (json.dumps(row, allow_nan=False) + "\n").encode()
+
+
+def _stamp(moment: datetime) -> str:
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def command_line() -> list[str]:
+    """The command as it was typed, without the path of the program."""
+    return ["posttrain", *sys.argv[1:]]

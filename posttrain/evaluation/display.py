@@ -1,0 +1,154 @@
+"""What a person sees of a run: progress, a table per seed and overall, the licensed sentence, the path."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from posttrain.artifacts import statistics
+from posttrain.evaluation.conduct import Finished, Watch
+from posttrain.evaluation.experiment import Experiment
+from posttrain.evaluation.sentences import sentence
+
+METRICS = {
+    "accuracy": "accuracy",
+    "mean_reward": "reward",
+    "entropy": "entropy, nats",
+    "kl_from_reference": "KL to reference",
+    "kl_from_teacher": "KL to teacher",
+}
+
+
+@contextmanager
+def progress(shown: bool) -> Iterator[Watch]:
+    """A bar on the error stream, so that the output stays clean."""
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}"), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), disable=not shown, transient=True) as bars:
+        tasks: list[TaskID] = []
+
+        def start(units: int, steps: int) -> None:
+            for task in tasks:
+                bars.remove_task(task)
+            tasks[:] = [bars.add_task("updates", total=steps), bars.add_task("seeds", total=units)]
+            per_unit.clear()
+            per_unit.append(steps / max(1, units))
+
+        per_unit: list[float] = []
+        stepped: list[int] = [0]
+
+        def step() -> None:
+            stepped[0] += 1
+            bars.advance(tasks[0])
+
+        def unit(_: int) -> None:
+            bars.advance(tasks[1])
+            if not stepped[0]:  # work in other processes reports whole seeds only
+                bars.advance(tasks[0], per_unit[0])
+
+        yield Watch(start, step, unit)
+
+
+def show(experiment: Experiment, finished: Finished) -> None:
+    """Prints tables, claims, verdicts and the sentence; the last line is the artifact's path."""
+    console = Console(highlight=False, soft_wrap=False)
+    artifact = finished.artifact
+    print_title(console, experiment, artifact)
+    console.print(_seeds(artifact["runs"]))
+    console.print(_overall(artifact["runs"]))
+    if artifact.get("comparison"):
+        console.print(_comparisons(artifact, finished.arms))
+    if "mechanism" in artifact:
+        console.print(_claims(artifact["mechanism"]["claims"]))
+    for note in artifact.get("notes", ()):
+        console.print(f"note: {note}", soft_wrap=True, markup=False)
+    console.print(sentence(artifact), soft_wrap=True, markup=False)
+    # Plain and last, so that scripts can read it.
+    print(finished.path)
+
+
+def print_title(console: Console, experiment: Experiment, artifact: Mapping[str, Any]) -> None:
+    """One line that says what ran."""
+    config = experiment.main.config
+    tier = artifact["evaluation_protocol"]["tier"]
+    console.print(
+        f"{experiment.verb} {experiment.main.name} · {config.names['dataset']} · policy {config.names['policy']} · "
+        f"tier {tier} · {len(config.seeds)} seeds · {config.steps} steps",
+        soft_wrap=True,
+        markup=False,
+    )
+
+
+def _present(runs: Sequence[Mapping[str, Any]]) -> list[str]:
+    return [name for name in METRICS if all(run["baseline"].get(name) is not None for run in runs)]
+
+
+def _seeds(runs: Sequence[Mapping[str, Any]]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, title="per seed: before → after", title_justify="left", title_style="")
+    table.add_column("seed", justify="right")
+    names = _present(runs)
+    for name in names:
+        table.add_column(METRICS[name], justify="right")
+    for run in runs:
+        cells = [f"{run['baseline'][name]:.3f} → {run['final'][name]:.3f}" for name in names]
+        table.add_row(str(run["seed"]), *cells)
+    return table
+
+
+def _overall(runs: Sequence[Mapping[str, Any]]) -> Table:
+    title = f"overall: mean of {len(runs)} seeds, 95 % t interval of the change"
+    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="")
+    for column in ("", "before", "after", "change", "interval"):
+        table.add_column(column, justify="right" if column else "left")
+    for name in _present(runs):
+        before, after = ([run[point][name] for run in runs] for point in ("baseline", "final"))
+        change = [b - a for a, b in zip(before, after, strict=True)]
+        found = statistics.t_interval(change) if len(change) > 1 else None
+        shown = f"[{found.low:+.4f}, {found.high:+.4f}]" if found else "needs two seeds"
+        means = [statistics.mean(values) for values in (before, after, change)]
+        table.add_row(METRICS[name], f"{means[0]:.4f}", f"{means[1]:.4f}", f"{means[2]:+.4f}", shown.replace("[", "\\["))
+    return table
+
+
+def _comparisons(artifact: Mapping[str, Any], arms: Mapping[str, Mapping[str, Any]]) -> Table:
+    metric = artifact["evaluation_protocol"]["primary_metric"].removeprefix("/final/")
+    title = f"{artifact['method']} against its rivals: {metric} after training, paired by seed, Holm over the family"
+    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="")
+    for column in ("rival", "its mean", "difference", "95 % interval", "p", "adjusted", "MDE 80 %", "verdict"):
+        table.add_column(column, justify="left" if column in ("rival", "verdict") else "right")
+    for entry in artifact["comparison"]:
+        name = entry["against"]["method"]
+        rival = statistics.mean([run["final"][metric] for run in arms[name]["runs"]])
+        low, high = entry["ci95"] or (float("nan"),) * 2
+        mde = "–" if entry["mde_80"] is None else f"{entry['mde_80']:.4f}"
+        cells = (f"{rival:.4f}", f"{entry['delta_mean']:+.4f}", f"\\[{low:+.4f}, {high:+.4f}]")
+        table.add_row(name, *cells, f"{entry['p_value']:.2g}", f"{entry['p_adjusted']:.2g}", mde, entry["verdict"])
+    return table
+
+
+def _claims(claims: Sequence[Mapping[str, Any]]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, title="claims, written down before the run", title_justify="left", title_style="")
+    for column in ("id", "claim", "measured", "rule", "outcome"):
+        table.add_column(column)
+    for claim in claims:
+        rule = claim["rule"].replace("threshold", f"{claim['threshold']:g}")
+        table.add_row(claim["id"], claim["claim"], measured_words(claim["measured"]), rule, claim["outcome"])
+    return table
+
+
+def measured_words(measured: Mapping[str, Any] | None) -> str:
+    """What a claim measured, in few words."""
+    if measured is None:
+        return "not a number in some seed"
+    if "value" in measured:
+        return f"{measured['value']:.3g}"
+    if "ci95" in measured:
+        low, high = measured["ci95"] or (float("nan"),) * 2
+        return f"{measured['mean']:.4g} \\[{low:.4g}, {high:.4g}]"
+    parts = [(name, value) for name, value in measured.items() if isinstance(value, list)]
+    return "\n".join(f"{name}: {measured[f'{name} mean']:.3g} \\[{v[0]:.3g}, {v[1]:.3g}]" for name, v in parts)

@@ -1,0 +1,123 @@
+"""What is going to run: arms on the same problems, seeds and initial weights, and what is asked of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from posttrain import settings
+from posttrain.artifacts.digests import content_digest
+from posttrain.evaluation.controls import control
+from posttrain.evaluation.study import Claim, Study, studies
+from posttrain.overrides import put
+from posttrain.registry import ConfigError, did_you_mean
+from posttrain.settings import COMPONENTS, TrainConfig
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One configuration under a name of its own."""
+
+    name: str  # the method id of its artifact: the algorithm, or `<algorithm>.<arm>`
+    config: TrainConfig
+    overrides: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Arms, of which the first is the one the artifact is about."""
+
+    verb: str
+    arms: tuple[Arm, ...]
+    rivals: tuple[str, ...]  # names of the arms the first one is compared with: one family
+    study: str | None = None
+    source: Path | None = None  # the configuration file
+    overrides: tuple[str, ...] = ()
+
+    @property
+    def main(self) -> Arm:
+        """The arm the artifact is about."""
+        return self.arms[0]
+
+    @property
+    def claims(self) -> tuple[Claim, ...]:
+        """Claims to be decided."""
+        return studies.get(self.study).claims if self.study else ()
+
+    @property
+    def name(self) -> str:
+        """The plan's name: data and seeds where one method runs alone, with the methods where several are compared."""
+        base = f"{self.main.config.names['dataset']}-seeds{seed_words(self.main.config.seeds)}"
+        if self.verb == "reproduce":
+            return f"{self.main.name}-study-{base}"
+        return "-vs-".join(arm.name for arm in self.arms) + f"-{base}" if self.rivals else base
+
+    @property
+    def digest(self) -> str:
+        """Eight digits that name the configuration of all arms."""
+        return content_digest([arm.config.resolved for arm in self.arms]).removeprefix("sha256:")[:8]
+
+
+def seed_words(seeds: Sequence[int]) -> str:
+    """`42-44` for a range; other sets say how many there are."""
+    whole = list(seeds) == list(range(seeds[0], seeds[-1] + 1))
+    return f"{seeds[0]}-{seeds[-1]}" if whole else f"{min(seeds)}-{max(seeds)}-of{len(seeds)}"
+
+
+def vary(config: TrainConfig, overrides: Mapping[str, Any], algorithm: str | None = None) -> TrainConfig:
+    """The configuration with some settings changed, checked again as a whole."""
+    raw = dict(config.resolved)
+    for key, value in overrides.items():
+        put(raw, key, value, COMPONENTS)
+    return settings.resolve(raw, algorithm or config.method)
+
+
+def solo(config: TrainConfig, source: Path | None, overrides: Sequence[str]) -> Experiment:
+    """`train`: one algorithm, with its control arms where `controls=` names some."""
+    arms = [Arm(config.method, config, {})]
+    for name in config.controls:
+        changed = control(name, config)
+        arms.append(Arm(f"{config.method}.{name}", vary(config, {**changed, "controls": ()}), changed))
+    return Experiment("train", tuple(arms), tuple(arm.name for arm in arms[1:]), None, source, tuple(overrides))
+
+
+def versus(configs: Sequence[TrainConfig], overrides: Sequence[str]) -> Experiment:
+    """`compare`: several algorithms; they have to agree on problems, seeds, policy, budget and evaluation."""
+    methods = [config.method for config in configs]
+    if len(set(methods)) < len(methods):
+        raise ConfigError(f"compare: {methods} names one algorithm twice. For variants of one write controls=... or a study.")
+    first = configs[0].resolved
+    for config in configs[1:]:
+        for key in ("dataset", "seeds", "policy", "evaluation", "steps", "problems_per_step"):
+            if config.resolved[key] != first[key]:
+                raise ConfigError(
+                    f"compare: `{methods[0]}` and `{config.method}` differ in {key} ({first[key]} and "
+                    f"{config.resolved[key]}), so their seeds are no pairs. Set it for both: {key}=..."
+                )
+    arms = tuple(Arm(config.method, config, {}) for config in configs)
+    return Experiment("compare", arms, tuple(methods[1:]), None, None, tuple(overrides))
+
+
+def study(algorithm: str, overrides: Sequence[str]) -> Experiment:
+    """`reproduce`: the arms and claims of an algorithm's study."""
+    if algorithm not in studies:
+        raise ConfigError(f"reproduce: `{algorithm}` has no study.{did_you_mean(algorithm, studies.names())}")
+    found: Study = studies.get(algorithm)
+    path = settings.config_path(algorithm, "l1", found.config)
+    words = list(overrides)
+    if not any(word.startswith("seeds=") for word in words):
+        words.append(f"seeds={found.seeds}")
+    main = settings.load(algorithm, overrides=words, path=path)
+    arms = [Arm(algorithm, main, {})]
+    arms += [Arm(f"{algorithm}.{name}", vary(main, changed), changed) for name, changed in found.arms.items()]
+    for name, other in found.others.items():
+        config = settings.load(other, config=found.config if _ships(other, found.config) else None, overrides=words)
+        arms.append(Arm(f"{algorithm}.{name}", config, {}))
+    rivals = tuple(f"{algorithm}.{name}" for name in found.rivals)
+    return Experiment("reproduce", tuple(arms), rivals, algorithm, path, tuple(overrides))
+
+
+def _ships(algorithm: str, config: str) -> bool:
+    return (settings.config_folder() / algorithm / f"{config}.yaml").is_file()

@@ -1,0 +1,172 @@
+"""Plan, artifact and execution record of an experiment, as plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+from posttrain.artifacts.comparisons import Rival, compare_runs
+from posttrain.artifacts.digests import dataset_fingerprint, dataset_set_fingerprint, sealed
+from posttrain.evaluation.experiment import Arm, Experiment, seed_words
+from posttrain.registry import ConfigError, datasets
+from posttrain.settings import TIERS, TrainConfig
+
+ALPHA = 0.05
+PRIMARY_METRIC = "/final/accuracy"
+FORMAL_FROM = 3  # seeds
+GENERATOR_VERSION = 1
+TEST = "exact two-sided sign-flip on per-seed differences"
+
+
+def dataset_block(config: TrainConfig) -> dict[str, Any]:
+    """What the data are: generator, options, splits per seed and fingerprints of what is drawn."""
+    name = config.names["dataset"]
+    options = {key: value for key, value in config.resolved["dataset"].items() if key != "name"}
+    return _dataset_block(name, tuple(options.items()), config.seeds)
+
+
+@cache
+def _dataset_block(name: str, options: tuple[tuple[str, Any], ...], seeds: tuple[int, ...]) -> dict[str, Any]:
+    splits = drawn_splits(name, dict(options), seeds)
+    if not all(splits.values()):
+        raise ConfigError(f"dataset: `{name}` gave an empty split. Ask for at least one problem of each kind.")
+    return {
+        "id": name,
+        "config": dict(options),
+        "splits": [{"name": split, "n": len(examples)} for split, examples in splits.items()],
+        "generator": name,
+        "generator_version": GENERATOR_VERSION,
+        "fingerprint": dataset_fingerprint(splits),
+        "set_fingerprint": dataset_set_fingerprint(splits),
+    }
+
+
+def drawn_splits(name: str, options: Mapping[str, Any], seeds: Iterable[int]) -> dict[str, list[Mapping[str, Any]]]:
+    """What the generator drew, by split `<seed>/train` and `<seed>/validation`."""
+    splits: dict[str, list[Mapping[str, Any]]] = {}
+    for seed in seeds:
+        problems = datasets.get(name)(**options).build(seed)
+        splits[f"{seed}/train"] = [problem.drawn for problem in problems.train]
+        splits[f"{seed}/validation"] = [problem.drawn for problem in problems.validation]
+    return splits
+
+
+def regenerate(dataset: Mapping[str, Any]) -> str | None:
+    """The fingerprint of a plan's `dataset` block, drawn again; None where the generator is not known here."""
+    if dataset["generator"] not in datasets or dataset["generator_version"] != GENERATOR_VERSION:
+        return None
+    seeds = sorted({int(split["name"].split("/")[0]) for split in dataset["splits"]})
+    return dataset_fingerprint(drawn_splits(dataset["generator"], dataset["config"], seeds))
+
+
+def plan(experiment: Experiment) -> dict[str, Any]:
+    """What would count as evidence, before anything runs. A plan without rivals is the same for every method."""
+    config = experiment.main.config
+    found: dict[str, Any] = {
+        "name": experiment.name,
+        "dataset": dataset_block(config),
+        "seeds": list(config.seeds),
+        "tier": TIERS[config.tier],
+        "primary_metric": PRIMARY_METRIC,
+        "direction": "higher is better",
+        "alpha": ALPHA,
+        "test": TEST,
+        "family_id": experiment.name,
+        "family": [f"{experiment.main.name} vs {rival}" for rival in experiment.rivals] or ["before and after"],
+        "sesoi": None,
+        "failure_value": None,
+        "looks": [],
+        "common_config": {"dataset": config.resolved["dataset"], "evaluation": _short(config.resolved["evaluation"])},
+    }
+    if len(experiment.arms) > 1:
+        found["arms"] = {
+            arm.name: {"algorithm": arm.config.method, "overrides": dict(arm.overrides)} for arm in experiment.arms
+        }
+        found["controls"] = [arm.name for arm in experiment.arms[1:]]
+    if experiment.claims:
+        found["claims"] = [claim.written() for claim in experiment.claims]
+    if config.tune.seeds:
+        found["tuning"] = {"grid": {"learning_rate": list(config.tune.learning_rate)}, "seeds": list(config.tune.seeds)}
+    return found
+
+
+def _short(evaluation: Mapping[str, Any]) -> dict[str, Any]:
+    """Graders without options by name alone."""
+    return {key: part["name"] if len(part) == 1 else part for key, part in evaluation.items()}
+
+
+def artifact(
+    experiment: Experiment,
+    arm: Arm,
+    runs: Sequence[Mapping[str, Any]],
+    plan_document: Mapping[str, Any],
+    rivals: Sequence[Rival] = (),
+    mechanism: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """The artifact of one arm, sealed by the digest of its content."""
+    config, frozen = arm.config, plan_document["plan"]
+    protocol = {
+        "tier": frozen["tier"],
+        "seeds": list(config.seeds),
+        **claim_policy(config),
+        "plan_sha256": plan_document["plan_sha256"],
+        "primary_metric": frozen["primary_metric"],
+        "direction": frozen["direction"],
+        "planned_n": len(frozen["seeds"]),
+        "alpha": frozen["alpha"],
+        "family_id": frozen["family_id"],
+        "family_size": len(frozen["family"]),
+        "sesoi": frozen["sesoi"],
+        "failure_value": frozen["failure_value"],
+    }
+    found: dict[str, Any] = {
+        "schema_version": 2,
+        "method": arm.name,
+        "seeds": list(config.seeds),
+        "runs": list(runs),
+        "manifest_ref": f"post-training:{frozen['name']}",
+        "evaluation_protocol": protocol,
+    }
+    if rivals:
+        found["comparison"] = compare_runs(runs, rivals, protocol)
+    if mechanism is not None:
+        found["mechanism"] = mechanism
+    notes = biases(config) + ((config.note,) if config.note else ())
+    if notes:
+        found["notes"] = list(notes)
+    found["provenance"] = {
+        "artifact_path": artifact_path(experiment, arm),
+        "dataset_fingerprint": dataset_block(config)["fingerprint"],
+        **({"supersedes": config.supersedes} if config.supersedes else {}),
+    }
+    return sealed(found)
+
+
+def claim_policy(config: TrainConfig) -> dict[str, Any]:
+    """What the tier and the number of seeds allow."""
+    if config.tier == "l0":
+        return {"formal_comparison": False, "claim_policy": "smoke only, no performance claim"}
+    if len(config.seeds) < FORMAL_FROM:
+        return {"formal_comparison": False, "claim_policy": "descriptive multi-seed mechanism reproduction"}
+    return {"formal_comparison": True, "claim_policy": "formal multi-seed mechanism comparison"}
+
+
+def artifact_path(experiment: Experiment, arm: Arm) -> str:
+    """The intended place under `docs/`."""
+    paper = arm.config.algorithm.paper if arm.name == arm.config.method else ""
+    folder = f"{paper}-{arm.name}" if paper else arm.name
+    data = f"{arm.config.names['dataset']}-seeds{seed_words(arm.config.seeds)}"
+    prefix = "study-" if experiment.verb == "reproduce" else "compare-" if experiment.rivals else ""
+    return f"docs/post-training/{folder}/metrics/{prefix}{data}.json"
+
+
+def biases(config: TrainConfig) -> tuple[str, ...]:
+    """Known biases of the setting, from the algorithm and from how the policy draws."""
+    drawn: tuple[str, ...] = ()
+    if not getattr(config.policy, "replacement", True):
+        drawn = (
+            "Groups are drawn without replacement, which biases the gradient: the probability of a group is not the "
+            "product of the policy's own. The setting exists for the recorded protocol.",
+        )
+    return (*config.algorithm.biases, *drawn)

@@ -1,0 +1,57 @@
+"""The one plain sentence that an artifact licenses. Nothing here may say more than the tier and the seeds allow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from posttrain.artifacts import statistics
+
+WHERE = {
+    "l0_smoke": "as a smoke test",
+    "l1_mechanism": "on a candidate policy",
+}
+
+
+def sentence(artifact: Mapping[str, Any]) -> str:
+    """What may be said of the artifact, and what would be needed to say more."""
+    tier = artifact["evaluation_protocol"]["tier"]
+    if tier == "l0_smoke":
+        return f"{artifact['method']} is implemented and runs; a smoke test says nothing about performance."
+    parts = [_before_and_after(artifact)]
+    parts += [_verdict(artifact, entry) for entry in artifact.get("comparison", ())]
+    if "mechanism" in artifact:
+        parts.append(_claims(artifact["mechanism"]["claims"]))
+    return " ".join(parts)
+
+
+def _before_and_after(artifact: Mapping[str, Any]) -> str:
+    runs = artifact["runs"]
+    gains = [run["final"]["accuracy"] - run["baseline"]["accuracy"] for run in runs]
+    before, after = (statistics.mean([run[point]["accuracy"] for run in runs]) for point in ("baseline", "final"))
+    rose, where = sum(gain > 0 for gain in gains), WHERE[artifact["evaluation_protocol"]["tier"]]
+    said = (
+        f"Accuracy rose in {rose} of {len(runs)} seeds, from {before:.3f} to {after:.3f} on average, "
+        f"on {runs[0]['dataset']} {where}."
+    )
+    smallest = statistics.min_attainable_p(len(runs))
+    if smallest > artifact["evaluation_protocol"]["alpha"]:
+        needed = statistics.seeds_needed(artifact["evaluation_protocol"]["alpha"], 1)
+        said += (
+            f" This describes {len(runs)} seed{'s' if len(runs) > 1 else ''} and licenses no claim of a difference: "
+            f"the smallest p they can reach is {smallest:.3g}; {needed} seeds are the least."
+        )
+    return said
+
+
+def _verdict(artifact: Mapping[str, Any], entry: Mapping[str, Any]) -> str:
+    return f"Against {entry['against']['method']}: {entry['verdict']}."
+
+
+def _claims(claims: list[Mapping[str, Any]]) -> str:
+    groups = {outcome: [c["id"] for c in claims if c["outcome"] == outcome] for outcome in _OUTCOMES}
+    said = "; ".join(f"{outcome}: {', '.join(ids)}" for outcome, ids in groups.items() if ids)
+    return f"Claims {said}." if len(claims) > 1 else f"Claim {said}."
+
+
+_OUTCOMES = ("confirmed", "refuted", "inconclusive")

@@ -1,0 +1,131 @@
+"""One seed of one arm as a unit of work, and how units are spread over ranks and processes.
+
+At the tiers L0 and L1 ranks and processes share seeds, not rows: floating-point sums depend on how they are cut, and
+the artifact must not.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from posttrain.ranks import Ranks
+
+FIDELITY = "mechanism reproduction on a candidate-policy model"
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Plain data, so that it can travel to another process."""
+
+    arm: str
+    algorithm: str
+    config: Mapping[str, Any]  # resolved
+    seed: int
+    folder: Path  # where the arm's own files go
+    study: str | None = None  # whose probes to measure
+    plugins: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a unit leaves behind: its part of the artifact, rows of metrics and samples, seconds per phase."""
+
+    run: dict[str, Any]
+    metrics: list[dict[str, Any]]
+    samples: list[dict[str, Any]]
+    seconds: dict[str, float]
+
+
+def perform(unit: Unit, step: Callable[[], None] = lambda: None) -> Done:
+    """Trains and measures one seed."""
+    from posttrain import settings
+    from posttrain.assembly import assemble, pin
+    from posttrain.evaluation.study import Study, studies
+
+    pin()
+    config = settings.resolve(unit.config, unit.algorithm)
+    problems = config.dataset.build(unit.seed)
+    metrics: list[dict[str, Any]] = []
+
+    def report(row: dict[str, Any]) -> None:
+        metrics.append(row)
+        step()
+
+    store = unit.folder / "teacher-cache" / f"seed-{unit.seed}"
+    trainer = assemble(config, unit.seed, problems=problems, folder=store, report=report)
+    outcome = trainer.run()
+    before, after = outcome.baseline["accuracy"], outcome.final["accuracy"]
+    run = {
+        "algorithm": unit.arm,
+        "dataset": config.names["dataset"],
+        "baseline": outcome.baseline,
+        "final": outcome.final,
+        "training": {
+            "steps": config.steps,
+            "learning_rate": config.learning_rate,
+            "group_size": config.group_size,
+            "train_examples": len(problems.train),
+            "validation_examples": len(problems.validation),
+            "data_source": problems.source,
+            **asdict(outcome.events),
+            "critic_updates": outcome.critic_updates,
+            "last_diagnostics": outcome.last_diagnostics,
+            "fidelity": FIDELITY,
+        },
+        "history": outcome.history,
+        "relative_accuracy": (after - before) / before if before else None,
+        "seed": unit.seed,
+        "status": "completed",
+    }
+    if unit.study:
+        found: Study = studies.get(unit.study)
+
+        def fresh() -> Any:
+            return assemble(config, unit.seed, problems=problems, folder=store)
+
+        run["measures"] = {name: float(probe(fresh, trainer)) for name, probe in found.probes.items()}
+    return Done(run, metrics, trainer.samples(), outcome.seconds)
+
+
+def perform_all(
+    units: Sequence[Unit], ranks: Ranks, jobs: int, progress: Callable[[int], None], step: Callable[[], None]
+) -> list[Done]:
+    """All units in the given order, on every rank. `progress(i)` is told of each finished unit of this process."""
+    mine = [(i, unit) for i, unit in enumerate(units) if i % ranks.size == ranks.rank]
+    found: dict[int, Done] = {}
+    if jobs > 1 and len(mine) > 1:
+        for i, done in _spread(mine, jobs):
+            found[i] = done
+            progress(i)
+    else:
+        for i, unit in mine:
+            found[i] = perform(unit, step)
+            progress(i)
+    gathered = {i: done for part in ranks.gather(found) for i, done in part.items()}
+    return [gathered[i] for i in range(len(units))]
+
+
+def _spread(units: Sequence[tuple[int, Unit]], jobs: int) -> Any:
+    context = multiprocessing.get_context("spawn")
+    plugins = units[0][1].plugins
+    with ProcessPoolExecutor(min(jobs, len(units)), context, initializer=_prepare, initargs=(plugins,)) as pool:
+        futures = {pool.submit(perform, unit): i for i, unit in units}
+        try:
+            for future in as_completed(futures):
+                yield futures[future], future.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _prepare(plugins: tuple[str, ...]) -> None:
+    from posttrain.assembly import pin
+    from posttrain.registry import load_plugins
+
+    pin()
+    load_plugins(plugins)
