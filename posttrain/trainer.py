@@ -154,6 +154,15 @@ class Trainer:
         require_finite(step, diagnostics)
         return diagnostics
 
+    def gradient(self, problems: list[Problem], rollouts: Rollouts) -> Tensor:
+        """The flat gradient of the loss of one step on these completions, without an update."""
+        signals, states = self._signals(problems, rollouts)
+        self.optimizer.zero_grad()
+        self.accumulate(self.algorithm.prepare(rollouts, signals), 0, states, Averages())
+        self.ranks.sum_gradients(self.parameters)
+        flat = [p.grad if p.grad is not None else torch.zeros_like(p) for p in self.parameters]
+        return torch.cat([gradient.flatten() for gradient in flat]).clone()
+
     def samples(self, count: int = 4) -> list[dict[str, Any]]:
         """Completions of the first held-out problems, drawn apart from the training stream."""
         problems = self.evaluator.problems[:count]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from posttrain.algorithms.base import Algorithm, Need
@@ -40,7 +39,7 @@ class DPO(Algorithm):
         return frozenset({"pairs", "reference"})
 
     def prepare(self, rollouts: Rollouts, signals: Signals) -> Batch:
-        weight = torch.ones(rollouts.groups, dtype=rollouts.logprobs.dtype)
+        weight = rollouts.mask.any(1).view(-1, 2).any(1).to(rollouts.logprobs)  # a pair without a token counts nothing
         normaliser = weight.repeat_interleave(2) / 2
         return Batch(rollouts, weight, normaliser, reference=signals.reference)
 

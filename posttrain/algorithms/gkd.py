@@ -75,5 +75,5 @@ class GKD(Algorithm):
         assert batch.teacher is not None and batch.teacher.support_logprobs is not None
         assert scores.support_logprobs is not None
         student = divergences.with_tail(scores.support_logprobs)
-        teacher = divergences.with_tail(batch.teacher.support_logprobs)
+        teacher = divergences.with_tail(batch.teacher.support_logprobs.detach())
         return divergences.divergence(self.kind, student, teacher, self.beta)

@@ -84,7 +84,7 @@ def comparison_problems(
     """
     try:
         expected = adjust([_again(runs, entry, rivals, protocol) for entry in entries])
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         return [f"the comparisons cannot be worked out again: {error}"]
     problems = []
     for i, (entry, comparison) in enumerate(zip(entries, expected, strict=True)):

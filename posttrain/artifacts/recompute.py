@@ -38,7 +38,7 @@ def _runs(artifact: Artifact) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def seed_problems(artifact: Artifact, *, historical: bool) -> Iterator[str]:
-    """One run for each seed, in order, bearing that seed."""
+    """One run for each seed, in order, bearing that seed and how it ended."""
     seeds, runs = artifact["seeds"], artifact["runs"]
     if artifact["evaluation_protocol"]["seeds"] != seeds:
         yield f"/evaluation_protocol/seeds is {artifact['evaluation_protocol']['seeds']}, /seeds is {seeds}"
@@ -48,6 +48,8 @@ def seed_problems(artifact: Artifact, *, historical: bool) -> Iterator[str]:
     for (place, run), seed in zip(_runs(artifact), seeds, strict=True):
         if run.get("seed", seed if historical else None) != seed:
             yield f"{place}/seed is {run.get('seed')}, its place in /seeds says {seed}"
+        if "status" not in run and not historical:
+            yield f"{place} lacks the key 'status'; say how it ended"
 
 
 def name_problems(artifact: Artifact) -> Iterator[str]:
@@ -181,7 +183,7 @@ def study_problems(artifact: Artifact, plan: Plan) -> Iterator[str]:
     if strangers:
         yield f"/mechanism/arms holds {strangers}, which the plan does not name"
     for entry in entries:
-        if arms and entry["against"]["artifact_sha256"] not in digest_of.values():
+        if "mechanism" in artifact and entry["against"]["artifact_sha256"] not in digest_of.values():
             yield f"/comparison is against {entry['against']['method']!r}, which is no arm in /mechanism/arms"
 
 

@@ -75,7 +75,7 @@ def render(report: Report) -> str:
         lines += [f"  {level} {title}"] if checks else []
         lines += [f"    {check.status:<7} {check.name}: {_printable(check.message)}" for check in checks]
     lines += ["  not checked", *(f"    {_printable(item)}" for item in report.not_checked)]
-    return "\n".join([*lines, f"  {_conclusion(report)}", ""])
+    return "\n".join([*lines, f"  {_printable(_conclusion(report))}", ""])
 
 
 def _printable(text: str) -> str:
@@ -93,5 +93,5 @@ def _conclusion(report: Report) -> str:
         return f"failed at {' and '.join(levels)}: {count['failed']} failed, {count['passed']} passed{warned}"
     levels = ", ".join(report.passed_levels) or "no level"
     if report.unverifiable:
-        return f"not verified ({_printable('; '.join(report.unverifiable))}): {count['passed']} checks passed{warned} at {levels}"
+        return f"not verified ({'; '.join(report.unverifiable)}): {count['passed']} checks passed{warned} at {levels}"
     return f"verified at {levels}: {count['passed']} checks passed{warned}"

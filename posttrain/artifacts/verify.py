@@ -125,7 +125,8 @@ def _digested(evidence: Evidence, fingerprints: Fingerprints | None, package_roo
         )
         yield settle("plan", "V2", audit.plan_agreement_problems(artifact, plan), "the artifact is what was planned")
         yield _dataset(plan["dataset"], fingerprints)
-    yield settle("arms", "V2", audit.arm_problems(evidence), "those at hand are the recorded ones, under one plan")
+    if evidence.arms:
+        yield settle("arms", "V2", audit.arm_problems(evidence), "those at hand are the recorded ones, under one plan")
     yield from _executed(evidence, package_root)
     yield _place(evidence)
 

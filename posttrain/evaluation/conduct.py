@@ -134,8 +134,10 @@ class _Session:
         tune = self.experiment.main.config.tune
         if not tune.seeds:
             return list(self.experiment.arms), {}
+        usual = self.experiment.main.config.learning_rate
         tried = [
-            Arm(arm.name, vary(arm.config, {"learning_rate": rate}), arm.overrides)
+            # An arm that is defined by another learning rate keeps its factor.
+            Arm(arm.name, vary(arm.config, {"learning_rate": rate * (arm.config.learning_rate / usual)}), arm.overrides)
             for arm in self.experiment.arms
             for rate in tune.learning_rate
         ]

@@ -14,7 +14,7 @@ from rich.table import Table
 from posttrain.artifacts import statistics
 from posttrain.evaluation.conduct import Finished, Watch
 from posttrain.evaluation.experiment import Experiment
-from posttrain.evaluation.sentences import sentence
+from posttrain.evaluation.sentences import sentences
 
 METRICS = {
     "accuracy": "accuracy",
@@ -67,7 +67,8 @@ def show(experiment: Experiment, finished: Finished) -> None:
         console.print(_claims(artifact["mechanism"]["claims"]))
     for note in artifact.get("notes", ()):
         console.print(f"note: {note}", soft_wrap=True, markup=False)
-    console.print(sentence(artifact), soft_wrap=True, markup=False)
+    for line in sentences(artifact):
+        console.print(line, soft_wrap=True, markup=False)
     # Plain and last, so that scripts can read it.
     print(finished.path)
 
@@ -89,13 +90,13 @@ def _present(runs: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _seeds(runs: Sequence[Mapping[str, Any]]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, title="per seed: before → after", title_justify="left", title_style="")
+    table = Table(box=box.SIMPLE_HEAD, title="per seed: before→after", title_justify="left", title_style="")
     table.add_column("seed", justify="right")
     names = _present(runs)
     for name in names:
         table.add_column(METRICS[name], justify="right")
     for run in runs:
-        cells = [f"{run['baseline'][name]:.3f} → {run['final'][name]:.3f}" for name in names]
+        cells = [f"{run['baseline'][name]:.3f}→{run['final'][name]:.3f}" for name in names]
         table.add_row(str(run["seed"]), *cells)
     return table
 
@@ -116,39 +117,49 @@ def _overall(runs: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def _comparisons(artifact: Mapping[str, Any], arms: Mapping[str, Mapping[str, Any]]) -> Table:
-    metric = artifact["evaluation_protocol"]["primary_metric"].removeprefix("/final/")
-    title = f"{artifact['method']} against its rivals: {metric} after training, paired by seed, Holm over the family"
+    protocol = artifact["evaluation_protocol"]
+    metric = protocol["primary_metric"].removeprefix("/final/")
+    title = f"{artifact['method']} minus each rival: {metric} after training, paired by seed"
     table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="")
-    for column in ("rival", "its mean", "difference", "95 % interval", "p", "adjusted", "MDE 80 %", "verdict"):
-        table.add_column(column, justify="left" if column in ("rival", "verdict") else "right")
+    for column in ("rival", "its mean", "difference", "95 % interval", "p (Holm)", "MDE"):
+        table.add_column(column, justify="left" if column == "rival" else "right", no_wrap=column != "rival")
     for entry in artifact["comparison"]:
         name = entry["against"]["method"]
         rival = statistics.mean([run["final"][metric] for run in arms[name]["runs"]])
-        low, high = entry["ci95"] or (float("nan"),) * 2
         mde = "–" if entry["mde_80"] is None else f"{entry['mde_80']:.4f}"
-        cells = (f"{rival:.4f}", f"{entry['delta_mean']:+.4f}", f"\\[{low:+.4f}, {high:+.4f}]")
-        table.add_row(name, *cells, f"{entry['p_value']:.2g}", f"{entry['p_adjusted']:.2g}", mde, entry["verdict"])
+        cells = (f"{rival:.3f}", f"{entry['delta_mean']:+.3f}", interval_words(entry["ci95"]))
+        table.add_row(short_name(name, artifact["method"]), *cells, f"{entry['p_adjusted']:.2g}", mde)
     return table
+
+
+def short_name(arm: str, method: str) -> str:
+    """An arm's name without the method's in front."""
+    return arm.removeprefix(f"{method}.")
+
+
+def interval_words(ends: Sequence[float] | None, style: str = "f") -> str:
+    """An interval to three places (`f`) or digits (`g`), with its bracket escaped for rich."""
+    return "–" if ends is None else f"\\[{ends[0]:+.3{style}}, {ends[1]:+.3{style}}]"
 
 
 def _claims(claims: Sequence[Mapping[str, Any]]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, title="claims, written down before the run", title_justify="left", title_style="")
-    for column in ("id", "claim", "measured", "rule", "outcome"):
+    for column in ("id", "claim and measurement", "outcome"):
         table.add_column(column)
     for claim in claims:
         rule = claim["rule"].replace("threshold", f"{claim['threshold']:g}")
-        table.add_row(claim["id"], claim["claim"], measured_words(claim["measured"]), rule, claim["outcome"])
+        text = f"{claim['claim']}\n{claim['metric']}; {rule}\n{measured_words(claim['measured'])}"
+        table.add_row(claim["id"], text, claim["outcome"], end_section=True)
     return table
 
 
 def measured_words(measured: Mapping[str, Any] | None) -> str:
     """What a claim measured, in few words."""
     if measured is None:
-        return "not a number in some seed"
+        return "measured: not a number in some seed"
     if "value" in measured:
-        return f"{measured['value']:.3g}"
+        return f"measured: {measured['value']:.3g}"
     if "ci95" in measured:
-        low, high = measured["ci95"] or (float("nan"),) * 2
-        return f"{measured['mean']:.4g} \\[{low:.4g}, {high:.4g}]"
-    parts = [(name, value) for name, value in measured.items() if isinstance(value, list)]
-    return "\n".join(f"{name}: {measured[f'{name} mean']:.3g} \\[{v[0]:.3g}, {v[1]:.3g}]" for name, v in parts)
+        return f"measured: {measured['mean']:.3g} {interval_words(measured['ci95'], 'g')}"
+    names = [name for name in measured if f"{name} mean" in measured]
+    return "\n".join(f"{name}: {measured[f'{name} mean']:.3g} {interval_words(measured[name], 'g')}" for name in names)

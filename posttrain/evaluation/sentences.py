@@ -1,4 +1,4 @@
-"""The one plain sentence that an artifact licenses. Nothing here may say more than the tier and the seeds allow."""
+"""The plain sentences that an artifact licenses. Nothing here may say more than the tier and the seeds allow."""
 
 from __future__ import annotations
 
@@ -13,16 +13,19 @@ WHERE = {
 }
 
 
-def sentence(artifact: Mapping[str, Any]) -> str:
+def sentences(artifact: Mapping[str, Any]) -> list[str]:
     """What may be said of the artifact, and what would be needed to say more."""
-    tier = artifact["evaluation_protocol"]["tier"]
-    if tier == "l0_smoke":
-        return f"{artifact['method']} is implemented and runs; a smoke test says nothing about performance."
-    parts = [_before_and_after(artifact)]
-    parts += [_verdict(artifact, entry) for entry in artifact.get("comparison", ())]
+    if artifact["evaluation_protocol"]["tier"] == "l0_smoke":
+        return [f"{artifact['method']} is implemented and runs; a smoke test says nothing about performance."]
+    said = [_before_and_after(artifact)]
+    verdicts: dict[str, list[str]] = {}
+    for entry in artifact.get("comparison", ()):
+        name = entry["against"]["method"].removeprefix(f"{artifact['method']}.")
+        verdicts.setdefault(entry["verdict"], []).append(name)
+    said += [f"Against {', '.join(names)}: {verdict}." for verdict, names in verdicts.items()]
     if "mechanism" in artifact:
-        parts.append(_claims(artifact["mechanism"]["claims"]))
-    return " ".join(parts)
+        said.append(_claims(artifact["mechanism"]["claims"]))
+    return said
 
 
 def _before_and_after(artifact: Mapping[str, Any]) -> str:
@@ -42,10 +45,6 @@ def _before_and_after(artifact: Mapping[str, Any]) -> str:
             f"the smallest p they can reach is {smallest:.3g}; {needed} seeds are the least."
         )
     return said
-
-
-def _verdict(artifact: Mapping[str, Any], entry: Mapping[str, Any]) -> str:
-    return f"Against {entry['against']['method']}: {entry['verdict']}."
 
 
 def _claims(claims: list[Mapping[str, Any]]) -> str:

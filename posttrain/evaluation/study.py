@@ -126,6 +126,7 @@ class Study:
     others: Mapping[str, str] = field(default_factory=dict)  # arm -> algorithm
     rivals: tuple[str, ...] = ()
     probes: Mapping[str, Probe] = field(default_factory=dict)
+    probed: tuple[str, ...] = ()  # the arms that probes look at; empty: all
     seeds: str = "42-53"
 
     def __post_init__(self) -> None:

@@ -82,14 +82,19 @@ def perform(unit: Unit, step: Callable[[], None] = lambda: None) -> Done:
         "seed": unit.seed,
         "status": "completed",
     }
-    if unit.study:
-        found: Study = studies.get(unit.study)
+    found: Study | None = studies.get(unit.study) if unit.study else None
+    if found is not None and (not found.probed or unit.arm in arm_names(unit.study or "", found.probed)):
 
         def fresh() -> Any:
             return assemble(config, unit.seed, problems=problems, folder=store)
 
         run["measures"] = {name: float(probe(fresh, trainer)) for name, probe in found.probes.items()}
     return Done(run, metrics, trainer.samples(), outcome.seconds)
+
+
+def arm_names(algorithm: str, short: Sequence[str]) -> list[str]:
+    """Arms of a study by their full names; `main` is the algorithm itself."""
+    return [algorithm if name == "main" else f"{algorithm}.{name}" for name in short]
 
 
 def perform_all(

@@ -104,11 +104,13 @@ class CandidatePolicy(torch.nn.Module):
         weight = weights.get("weight", np.zeros(columns))
         self.register_buffer("features", torch.from_numpy(table[..., : len(weight)]).to(dtype))
         self.register_buffer("lengths", torch.from_numpy(mask))
-        self.weight = torch.nn.Parameter(torch.as_tensor(weight, dtype=dtype))
+        self.weight = torch.nn.Parameter(torch.tensor(weight, dtype=dtype))  # a copy: training must not reach the dataset
         contexts = (vocabulary + 1) ** memory
         if "transition" in weights and not memory:
             raise ConfigError("policy.name: this dataset's choices depend on the prefix. Write policy.name=tree.")
-        transition = torch.as_tensor(weights.get("transition", np.zeros((contexts, vocabulary))), dtype=dtype)
+        transition = torch.tensor(weights.get("transition", np.zeros((contexts, vocabulary))), dtype=dtype)
+        if memory:  # a table of the last choice alone serves every context that ends in it
+            transition = transition.repeat(contexts // len(transition), 1)
         self.transition = torch.nn.Parameter(transition) if memory else None
         self.critic = torch.nn.Parameter(torch.zeros(2 * len(weight) + 2, dtype=dtype)) if critic else None
 

@@ -59,16 +59,18 @@ class CachedTeacher:
 
     def prefill(self, rollouts: Rollouts, top_k: int | None) -> None:
         """Scores what the store lacks, before training."""
+        single = replace(rollouts, group_size=1)
         for row, key in enumerate(self._keys(rollouts, top_k)):
             if self._read(key) is None:
-                self.store.put(key, self._ask(rollouts.rows(slice(row, row + 1)), top_k))
+                self.store.put(key, self._ask(single.rows(slice(row, row + 1)), top_k))
                 self.counted.teacher_prefill_calls += 1
         self.counted.teacher_cache_entries = len(self.store.keys())
 
     def targets(self, rollouts: Rollouts, where: Tensor, top_k: int | None) -> Targets:
         """What the store holds at `where`; a miss is handled as `on_miss` says."""
+        single = replace(rollouts, group_size=1)
         entries = [
-            self._read(key) or self._missing(rollouts.rows(slice(row, row + 1)), key, top_k)
+            self._read(key) or self._missing(single.rows(slice(row, row + 1)), key, top_k)
             for row, key in enumerate(self._keys(rollouts, top_k))
         ]
         found = torch.tensor([entry is not None for entry in entries])

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import RECORD, SEEDS, CompleteRun, point
+from complete_run import RECORD, SEEDS, CompleteRun, point
 
 from posttrain.artifacts.digests import bytes_digest, content_digest, file_digest
 from posttrain.artifacts.documents import dumps, read
@@ -177,6 +177,8 @@ def test_a_resealed_edit_passes_only_where_nothing_can_be_recomputed(complete):
         (("mechanism", "claims", 0, "threshold"), -1.0, "claims"),
         (("mechanism", "claims", 0, "measured"), None, "claims"),
         (("mechanism", "claims"), [], "claims"),
+        (("mechanism", "arms"), [], "study"),
+        (("mechanism", "arms", 0, "name"), "random", "study"),
         (("mechanism", "arms", 0, "learning_rate"), 0.04, "arms"),
         (("mechanism", "arms", 0, "artifact_sha256"), "sha256:" + "0" * 64, "arms"),
     ],
@@ -190,11 +192,11 @@ def test_a_resealed_lie_fails_at_the_check_that_knows_better(complete, place, va
 
 
 @pytest.mark.parametrize("key", ["seed", "status"])
-def test_a_run_without_its_seed_fails_and_one_without_a_status_counts_as_completed(complete, key):
+def test_a_run_says_its_seed_and_how_it_ended(complete, key):
     artifact = complete.artifact
     del artifact["runs"][0][key]
     complete.replace(artifact)
-    assert ("seeds" in failures(check(complete))) == (key == "seed")
+    assert key in failures(check(complete))["seeds"]
 
 
 def test_a_formal_artifact_without_its_plan_fields_fails(complete):
@@ -214,6 +216,37 @@ def test_a_baseline_of_zero_has_no_relative_accuracy(complete):
     artifact["runs"][0]["relative_accuracy"] = None
     complete.replace(artifact)
     assert check(complete).exit_code == 0
+
+
+def test_the_sign_of_a_zero_tells_a_final_point_from_its_history(complete):
+    artifact = complete.artifact
+    artifact["runs"][0]["history"][1]["mean_reward"], artifact["runs"][0]["final"]["mean_reward"] = 0.0, -0.0
+    complete.replace(artifact)
+    assert list(failures(check(complete))) == ["history"]
+
+
+def test_an_edit_in_a_record_that_was_made_anew_still_breaks_the_content_digest(complete):
+    artifact = edited(complete.artifact, ("notes", 0), "no bias")
+    (complete.folder / "artifact.json").write_bytes(dumps(artifact))
+    complete.record()
+    assert list(failures(check(complete))) == ["content digest"]
+    del artifact["provenance"]["content_digest"]
+    (complete.folder / "artifact.json").write_bytes(dumps(artifact))
+    complete.record()
+    assert "content_digest is None" in failures(check(complete))["content digest"]
+
+
+@pytest.mark.parametrize("seeds", [SEEDS[:2], SEEDS[:5], [*SEEDS[:5], 48]])
+def test_other_seeds_than_the_planned_ones_fail_and_two_are_never_formal(complete, seeds):
+    artifact = complete.artifact
+    artifact |= {"seeds": seeds, "runs": artifact["runs"][: len(seeds)]}
+    for part, seed in zip(artifact["runs"], seeds, strict=True):
+        part["seed"] = seed
+    artifact["evaluation_protocol"] |= {"seeds": seeds, "planned_n": len(seeds)}
+    complete.replace(artifact)
+    found = failures(check(complete))
+    assert f"/seeds is {seeds}, the plan says {SEEDS}" in found["plan"]
+    assert ("a formal comparison needs 3 seeds" in found.get("claim policy", "")) == (len(seeds) == 2)
 
 
 def test_a_failed_seed_stays_and_counts_with_the_failure_value(complete):
