@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -17,6 +18,8 @@ from posttrain.registry import ConfigError, Registry, did_you_mean
 from posttrain.trainer import Optimization
 
 TIERS = {"l0": "l0_smoke", "l1": "l1_mechanism"}
+# The smoke tier: a few steps of the mechanism tier's configuration.
+SMOKE: dict[str, Any] = {"tier": "l0", "steps": 10, "seeds": [0, 1], "tune": None, "note": None}
 COMPONENTS: dict[str, Registry] = {
     "algorithm": registry.algorithms,
     "policy": registry.policies,
@@ -83,21 +86,28 @@ def config_folder() -> Path:
 
 
 def config_path(algorithm: str, tier: str, config: str | None) -> Path:
-    """The file a run starts from: `--config FILE`, or a name such as `l1-paper` among the algorithm's own."""
+    """The file a run starts from: `--config FILE`, or a name such as `l1-paper` among the algorithm's own.
+
+    An algorithm from outside keeps its configurations in `configs/<algorithm>/` beside its module. The smoke tier
+    starts from the mechanism tier's file unless there is one of its own.
+    """
     if config is not None and (config.endswith((".yaml", ".yml")) or "/" in config):
         path = Path(config)
         if not path.is_file():
             raise ConfigError(f"--config: there is no file {config}")
         return path
-    folder = config_folder() / algorithm
-    path = folder / f"{config or tier}.yaml"
-    if not path.is_file():
-        shipped = [found.stem for found in folder.glob("*.yaml")]
-        what = f"--config {config}" if config else f"--tier {tier}"
-        if not shipped:
-            raise ConfigError(f"{what}: `{algorithm}` ships no configuration. Write --config FILE.yaml.")
-        raise ConfigError(f"{what}: `{algorithm}` has no such configuration.{did_you_mean(path.stem, shipped)}")
-    return path
+    module = Path(inspect.getfile(registry.algorithms.get(algorithm)))
+    folders = (config_folder() / algorithm, module.parent / "configs" / algorithm)
+    names = [config] if config else [tier, "l1"] if tier == "l0" else [tier]
+    for name in names:
+        for folder in folders:
+            if (folder / f"{name}.yaml").is_file():
+                return folder / f"{name}.yaml"
+    shipped = [found.stem for folder in folders for found in folder.glob("*.yaml")]
+    what = f"--config {config}" if config else f"--tier {tier}"
+    if not shipped:
+        raise ConfigError(f"{what}: `{algorithm}` ships no configuration. Write --config FILE.yaml.")
+    raise ConfigError(f"{what}: `{algorithm}` has no such configuration.{did_you_mean(names[0], shipped)}")
 
 
 def load(
@@ -107,7 +117,10 @@ def load(
     registry.algorithms.get(algorithm)
     if tier not in TIERS:
         raise ConfigError(f"--tier: found {tier!r}.{did_you_mean(tier, TIERS)}")
-    raw = _read_yaml(path or config_path(algorithm, tier, config))
+    path = path or config_path(algorithm, tier, config)
+    raw = _read_yaml(path)
+    if tier == "l0" and path.stem != "l0":
+        raw.update(SMOKE)
     raw.setdefault("tier", tier)
     for key, value in parse_overrides(overrides, KEYS).items():
         put(raw, key, value, COMPONENTS)
@@ -188,6 +201,14 @@ def check(config: TrainConfig) -> None:
         raise ConfigError(f"tune.seeds: {shared} are also evaluation seeds. Tune on other seeds.")
     if bool(config.tune.seeds) != bool(config.tune.learning_rate):
         raise ConfigError("tune: needs both tune.learning_rate=[...] and tune.seeds=A-B")
+    _check_report(config)
+
+
+def _check_report(config: TrainConfig) -> None:
+    known = {"tensorboard"}
+    for name in config.report_to:
+        if name not in known:
+            raise ConfigError(f"report_to: unknown tracker `{name}`.{did_you_mean(name, known)} metrics.jsonl is always written.")
 
 
 # -- plain data -----------------------------------------------------------------------------------------------

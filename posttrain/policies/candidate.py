@@ -359,8 +359,8 @@ def _table(problems: Sequence[Problem]) -> tuple[np.ndarray, np.ndarray]:
 
 def _inverse_cdf(probabilities: Tensor, uniforms: Tensor) -> Tensor:
     """The first id whose cumulative probability exceeds the uniform: [B, t, V], [B, t] -> [B, t]."""
-    cumulative = probabilities.cumsum(-1)
-    threshold = uniforms.to(cumulative.dtype).unsqueeze(-1) * cumulative[..., -1:]
+    cumulative = probabilities.double().cumsum(-1)  # in float32 the largest uniforms would round to 1
+    threshold = uniforms.unsqueeze(-1) * cumulative[..., -1:]
     return (cumulative <= threshold).sum(-1).clamp(max=probabilities.shape[-1] - 1)
 
 

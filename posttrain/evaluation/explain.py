@@ -1,0 +1,95 @@
+"""`posttrain explain`: everything a run would do and write, without doing it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from posttrain.evaluation import records
+from posttrain.evaluation.conduct import default_folder
+from posttrain.evaluation.experiment import Experiment
+from posttrain.settings import TrainConfig
+
+SEEDS = """\
+each of the seeds {seeds} controls, by streams that do not touch each other:
+  problems      numpy default_rng(seed): dataset.build, training problems first, then the held-out ones
+  training      a second default_rng(seed): which problems a step takes, then the completions
+  selection     counter-based, from (seed, step, problem, completion): random tokens, the mixture's coins
+  samples       default_rng([seed, 1]): the completions in samples.jsonl
+  probes        default_rng([seed, 2]): the extra measurements of a study
+not controlled: nothing; one thread and deterministic kernels are pinned, BLAS and CPU are recorded"""
+
+
+def explain(experiment: Experiment, output: Path | None) -> str:
+    """The resolved configuration, what will run and be written, seeds, biases and what may be claimed."""
+    config = experiment.main.config
+    parts = [
+        ("configuration", OmegaConf.to_yaml(OmegaConf.create(dict(config.resolved))).rstrip()),
+        ("algorithm", _algorithm(config)),
+        ("what runs", _runs(experiment)),
+        ("what is written", _files(experiment, output)),
+        ("seeds", SEEDS.format(seeds=", ".join(map(str, config.seeds)))),
+        ("known biases", "\n".join(f"- {bias}" for bias in records.biases(config)) or "none known"),
+        ("what may be claimed", _claims(config)),
+    ]
+    return "\n\n".join(f"# {title}\n{text}" for title, text in parts)
+
+
+def _algorithm(config: TrainConfig) -> str:
+    algorithm = config.algorithm
+    lines = [(type(algorithm).__doc__ or "").strip(), f"needs: {', '.join(sorted(algorithm.needs))}"]
+    lines.append(f"groups see each other in prepare: {'yes' if algorithm.scope == 'batch' else 'no'}")
+    return "\n".join(lines)
+
+
+def _runs(experiment: Experiment) -> str:
+    config = experiment.main.config
+    rows = config.problems_per_step * config.group_size
+    lines = [
+        f"{len(config.seeds)} seeds x {config.steps} steps of {config.problems_per_step} problems x {config.group_size} "
+        f"completions = {rows} completions a step",
+        f"evaluations on the held-out problems: before training, after step 1 and every {config.evaluation_period} steps",
+        f"teacher: {_teacher(config, rows)}",
+    ]
+    if len(experiment.arms) > 1:
+        lines.append("arms: " + ", ".join(arm.name for arm in experiment.arms))
+    if config.tune.seeds:
+        rates = ", ".join(f"{rate:g}" for rate in config.tune.learning_rate)
+        lines.append(f"first, each arm tries learning rates {rates} on seeds {', '.join(map(str, config.tune.seeds))}")
+    return "\n".join(lines)
+
+
+def _teacher(config: TrainConfig, rows: int) -> str:
+    name = config.names.get("teacher")
+    if name is None:
+        return "none"
+    calls: dict[str, Any] = {
+        "frozen": f"asked online about {rows} completions a step, {rows * config.steps} a seed",
+        "snapshot": f"the student's own past, {config.steps // getattr(config.teacher, 'refresh_every', 1)} refreshes a seed",
+        "cached": "asked once per completion it has not seen, before training where completions are drawn once",
+    }
+    return f"{name}, {calls.get(name, 'as its own documentation says')}"
+
+
+def _files(experiment: Experiment, output: Path | None) -> str:
+    folder = output or default_folder(experiment)
+    lines = [
+        f"{folder}/",
+        "  config.yaml      every default spelled out",
+        "  plan.json        what would count as evidence, before the first run",
+        "  metrics.jsonl    one row per seed and step",
+        "  samples.jsonl    a few completions of each seed",
+        "  artifact.json    what a rerun reproduces, byte for byte on the same kind of machine",
+        "  execution.json   written last: command, code, environment, times, digests of the files above",
+    ]
+    if len(experiment.arms) > 1:
+        lines.append("  arms/<arm>/      the same for every other arm")
+    lines.append(f"intended place of the artifact: {records.artifact_path(experiment, experiment.main)}")
+    return "\n".join(lines)
+
+
+def _claims(config: TrainConfig) -> str:
+    policy = records.claim_policy(config)["claim_policy"]
+    return f"{policy}. Words of significance need 6 paired seeds or more and a rival run under the same plan."

@@ -1,0 +1,1 @@
+"""Starting points that `posttrain new` copies."""
