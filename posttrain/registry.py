@@ -35,6 +35,7 @@ class Registry:
 
     def __init__(self, kind: str, package: str) -> None:
         self.kind, self.package = kind, package
+        self.plural = kind[:-1] + "ies" if kind.endswith("y") else kind + "s"
         self._entries: dict[str, Any] = {}
         self._loaded = False
 

@@ -111,9 +111,16 @@ def config_path(algorithm: str, tier: str, config: str | None) -> Path:
 
 
 def load(
-    algorithm: str, tier: str = "l1", config: str | None = None, overrides: Sequence[str] = (), path: Path | None = None
+    algorithm: str,
+    tier: str = "l1",
+    config: str | None = None,
+    overrides: Sequence[str] | Mapping[str, Any] = (),
+    path: Path | None = None,
 ) -> TrainConfig:
-    """The resolved configuration of one run; every mistake is a ConfigError before anything is built."""
+    """The resolved configuration of one run; every mistake is a ConfigError before anything is built.
+
+    `overrides` are `key=value` words, or keys with values.
+    """
     registry.algorithms.get(algorithm)
     if tier not in TIERS:
         raise ConfigError(f"--tier: found {tier!r}.{did_you_mean(tier, TIERS)}")
@@ -122,7 +129,8 @@ def load(
     if tier == "l0" and path.stem != "l0":
         raw.update(SMOKE)
     raw.setdefault("tier", tier)
-    for key, value in parse_overrides(overrides, KEYS).items():
+    given = overrides if isinstance(overrides, Mapping) else parse_overrides(overrides, KEYS)
+    for key, value in given.items():
         put(raw, key, value, COMPONENTS)
     return resolve(raw, algorithm)
 

@@ -165,8 +165,9 @@ def policy_problems(artifact: Artifact, plan: Plan | None, *, historical: bool) 
 
 
 def study_problems(artifact: Artifact, plan: Plan) -> Iterator[str]:
-    """The rivals and claims that the plan names are all there; an artifact of a rival itself owes none of them."""
-    if artifact["method"] in plan.get("controls", []):
+    """The rivals and claims that the plan names are all there; only the artifact of the main arm owes them."""
+    method = artifact["method"]
+    if method in plan.get("controls", []) or method != plan.get("main", method):
         return
     if plan.get("claims") and "mechanism" not in artifact:
         yield f"the plan makes {len(plan['claims'])} claims, /mechanism is missing"

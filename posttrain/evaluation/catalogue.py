@@ -13,7 +13,7 @@ from posttrain.settings import config_folder
 
 def catalogue() -> dict[str, Any]:
     """Every registered name with its first line, options and, for algorithms, needs, configurations and claims."""
-    found: dict[str, Any] = {f"{registry.kind}s": _entries(registry) for registry in REGISTRIES}
+    found: dict[str, Any] = {registry.plural: _entries(registry) for registry in REGISTRIES}
     for name, entry in found["algorithms"].items():
         cls = algorithms.get(name)
         entry["paper"] = cls.paper

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -16,6 +17,7 @@ import posttrain
 from posttrain.artifacts import documents, manifest, provenance
 from posttrain.artifacts.comparisons import Rival
 from posttrain.artifacts.digests import bytes_digest, file_digest
+from posttrain.assembly import assemble
 from posttrain.evaluation import records
 from posttrain.evaluation.experiment import Arm, Experiment, vary
 from posttrain.evaluation.study import Results
@@ -75,8 +77,27 @@ def conduct(
     folder = ranks.gather(output or default_folder(experiment))[0]
     if output is not None and folder.exists() and any(folder.iterdir()):
         raise ConfigError(f"--output: {folder} is not empty. Choose a new folder, or remove it.")
+    _preflight(experiment)
     session = _Session(experiment, folder, ranks, jobs, tuple(plugins), watch, tuple(argv))
     return session.run()
+
+
+def _preflight(experiment: Experiment) -> None:
+    """Builds every arm once, so that what cannot be built is said before a folder exists."""
+    with tempfile.TemporaryDirectory() as scratch:
+        for arm in experiment.arms:
+            assemble(arm.config, arm.config.seeds[0], folder=Path(scratch))
+
+
+def _smoke_checks(arm: Arm) -> list[dict[str, Any]]:
+    """The laws, on the algorithm as configured; a broken one ends the run."""
+    from posttrain.testing import LawBroken, check_algorithm
+
+    try:
+        report = check_algorithm(arm.config.algorithm)
+    except LawBroken as error:
+        raise RuntimeError(f"{arm.name}: {error}") from error
+    return [{"name": name, "ok": True, "message": "holds"} for name in report.checked]
 
 
 @dataclass
@@ -188,7 +209,8 @@ class _Session:
             }
             if main.name in sweeps:
                 mechanism["sweep"] = sweeps[main.name]
-        found[main.name] = records.artifact(self.experiment, main, runs[main.name], plan, rivals, mechanism)
+        checks = _smoke_checks(main) if main.config.tier == "l0" else None
+        found[main.name] = records.artifact(self.experiment, main, runs[main.name], plan, rivals, mechanism, checks)
         return found
 
     def _finish(self, arm: Arm, done: Sequence[Done], artifact: Mapping[str, Any]) -> None:

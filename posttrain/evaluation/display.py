@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 from rich import box
@@ -27,31 +28,41 @@ METRICS = {
 
 @contextmanager
 def progress(shown: bool) -> Iterator[Watch]:
-    """A bar on the error stream, so that the output stays clean."""
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}"), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), disable=not shown, transient=True) as bars:
-        tasks: list[TaskID] = []
+    """A bar on the error stream, so that the output stays clean; it appears when work starts."""
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}"))
+    bars = Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), disable=not shown, transient=True)
+    bar = _Bar(bars)
+    try:
+        yield Watch(bar.start, bar.step, bar.unit)
+    finally:
+        if bar.tasks:
+            bars.stop()
 
-        def start(units: int, steps: int) -> None:
-            for task in tasks:
-                bars.remove_task(task)
-            tasks[:] = [bars.add_task("updates", total=steps), bars.add_task("seeds", total=units)]
-            per_unit.clear()
-            per_unit.append(steps / max(1, units))
 
-        per_unit: list[float] = []
-        stepped: list[int] = [0]
+@dataclass
+class _Bar:
+    """Two rows: updates and seeds. Work in other processes reports whole seeds only."""
 
-        def step() -> None:
-            stepped[0] += 1
-            bars.advance(tasks[0])
+    bars: Progress
+    tasks: list[TaskID] = field(default_factory=list)
+    per_unit: float = 0.0
+    stepped: bool = False
 
-        def unit(_: int) -> None:
-            bars.advance(tasks[1])
-            if not stepped[0]:  # work in other processes reports whole seeds only
-                bars.advance(tasks[0], per_unit[0])
+    def start(self, units: int, steps: int) -> None:
+        for task in self.tasks:
+            self.bars.remove_task(task)
+        self.bars.start()
+        self.tasks = [self.bars.add_task("updates", total=steps), self.bars.add_task("seeds", total=units)]
+        self.per_unit = steps / max(1, units)
 
-        yield Watch(start, step, unit)
+    def step(self) -> None:
+        self.stepped = True
+        self.bars.advance(self.tasks[0])
+
+    def unit(self, _: int) -> None:
+        self.bars.advance(self.tasks[1])
+        if not self.stepped:
+            self.bars.advance(self.tasks[0], self.per_unit)
 
 
 def show(experiment: Experiment, finished: Finished) -> None:

@@ -11,7 +11,7 @@ from posttrain import settings
 from posttrain.artifacts.digests import content_digest
 from posttrain.evaluation.controls import control
 from posttrain.evaluation.study import Claim, Study, studies
-from posttrain.overrides import put
+from posttrain.overrides import parse_overrides, put
 from posttrain.registry import ConfigError, did_you_mean
 from posttrain.settings import COMPONENTS, TrainConfig
 
@@ -93,22 +93,29 @@ def versus(configs: Sequence[TrainConfig], overrides: Sequence[str]) -> Experime
         for key in ("dataset", "seeds", "policy", "evaluation", "steps", "problems_per_step"):
             if config.resolved[key] != first[key]:
                 raise ConfigError(
-                    f"compare: `{methods[0]}` and `{config.method}` differ in {key} ({first[key]} and "
-                    f"{config.resolved[key]}), so their seeds are no pairs. Set it for both: {key}=..."
+                    f"compare: `{methods[0]}` and `{config.method}` differ in {_differ(key, first[key], config.resolved[key])}, "
+                    "so their seeds are no pairs. Set the same for both with key=value or one --config FILE.yaml."
                 )
     arms = tuple(Arm(config.method, config, {}) for config in configs)
     return Experiment("compare", arms, tuple(methods[1:]), None, None, tuple(overrides))
 
 
-def study(algorithm: str, overrides: Sequence[str]) -> Experiment:
+def _differ(key: str, a: Any, b: Any) -> str:
+    """Where two settings differ, by their dotted names."""
+    if isinstance(a, Mapping) and isinstance(b, Mapping):
+        return ", ".join(_differ(f"{key}.{k}", a.get(k), b.get(k)) for k in {**a, **b} if a.get(k) != b.get(k))
+    return f"{key} ({a} and {b})"
+
+
+def study(algorithm: str, overrides: Sequence[str] | Mapping[str, Any]) -> Experiment:
     """`reproduce`: the arms and claims of an algorithm's study."""
+    settings.registry.algorithms.get(algorithm)
     if algorithm not in studies:
         raise ConfigError(f"reproduce: `{algorithm}` has no study.{did_you_mean(algorithm, studies.names())}")
     found: Study = studies.get(algorithm)
     path = settings.config_path(algorithm, "l1", found.config)
-    words = list(overrides)
-    if not any(word.startswith("seeds=") for word in words):
-        words.append(f"seeds={found.seeds}")
+    given = overrides if isinstance(overrides, Mapping) else parse_overrides(overrides, settings.KEYS)
+    words = {"seeds": found.seeds, **given}
     main = settings.load(algorithm, overrides=words, path=path)
     arms = [Arm(algorithm, main, {})]
     arms += [Arm(f"{algorithm}.{name}", vary(main, changed), changed) for name, changed in found.arms.items()]
@@ -116,7 +123,8 @@ def study(algorithm: str, overrides: Sequence[str]) -> Experiment:
         config = settings.load(other, config=found.config if _ships(other, found.config) else None, overrides=words)
         arms.append(Arm(f"{algorithm}.{name}", config, {}))
     rivals = tuple(f"{algorithm}.{name}" for name in found.rivals)
-    return Experiment("reproduce", tuple(arms), rivals, algorithm, path, tuple(overrides))
+    said = tuple(f"{key}={value}" for key, value in given.items())
+    return Experiment("reproduce", tuple(arms), rivals, algorithm, path, said)
 
 
 def _ships(algorithm: str, config: str) -> bool:

@@ -83,7 +83,8 @@ def plan(experiment: Experiment) -> dict[str, Any]:
         found["arms"] = {
             arm.name: {"algorithm": arm.config.method, "overrides": dict(arm.overrides)} for arm in experiment.arms
         }
-        found["controls"] = [arm.name for arm in experiment.arms[1:]]
+        found["main"] = experiment.main.name
+        found["controls"] = list(experiment.rivals)
     if experiment.claims:
         found["claims"] = [claim.written() for claim in experiment.claims]
     if config.tune.seeds:
@@ -103,6 +104,7 @@ def artifact(
     plan_document: Mapping[str, Any],
     rivals: Sequence[Rival] = (),
     mechanism: Mapping[str, Any] | None = None,
+    checks: Sequence[Mapping[str, Any]] | None = None,
 ) -> dict[str, Any]:
     """The artifact of one arm, sealed by the digest of its content."""
     config, frozen = arm.config, plan_document["plan"]
@@ -132,6 +134,8 @@ def artifact(
         found["comparison"] = compare_runs(runs, rivals, protocol)
     if mechanism is not None:
         found["mechanism"] = mechanism
+    if checks is not None:
+        found["checks"] = list(checks)
     notes = biases(config) + ((config.note,) if config.note else ())
     if notes:
         found["notes"] = list(notes)

@@ -1,0 +1,110 @@
+"""The verbs as functions: the same runs, the same files, and the artifact as an object."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from posttrain import settings
+from posttrain.evaluation import experiment
+from posttrain.evaluation.conduct import Watch, conduct
+from posttrain.evaluation.sentences import sentences
+from posttrain.registry import load_plugins
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A finished run's artifact with its place; `data` is the JSON as it stands in the file."""
+
+    data: Mapping[str, Any]
+    path: Path
+
+    @property
+    def method(self) -> str:
+        """The method's id."""
+        return self.data["method"]
+
+    @property
+    def seeds(self) -> list[int]:
+        """Training seeds, in the order of the runs."""
+        return self.data["seeds"]
+
+    @property
+    def runs(self) -> list[dict[str, Any]]:
+        """One run per seed."""
+        return self.data["runs"]
+
+    @property
+    def comparison(self) -> list[dict[str, Any]]:
+        """Paired comparisons with the rivals, if there were any."""
+        return self.data.get("comparison", [])
+
+    @property
+    def claims(self) -> dict[str, str]:
+        """Claim id -> outcome, where a study decided claims."""
+        return {claim["id"]: claim["outcome"] for claim in self.data.get("mechanism", {}).get("claims", [])}
+
+    def before(self, metric: str = "accuracy") -> dict[int, float]:
+        """The metric before training, by seed."""
+        return {run["seed"]: run["baseline"][metric] for run in self.runs}
+
+    def after(self, metric: str = "accuracy") -> dict[int, float]:
+        """The metric after training, by seed."""
+        return {run["seed"]: run["final"][metric] for run in self.runs}
+
+    def __str__(self) -> str:
+        """What the artifact licenses to say."""
+        return "\n".join(sentences(self.data))
+
+
+def train(
+    algorithm: str,
+    *,
+    tier: str = "l1",
+    config: str | None = None,
+    output: str | Path | None = None,
+    plugins: Sequence[str] = (),
+    jobs: int = 1,
+    **options: Any,
+) -> Artifact:
+    """`posttrain train`: options are settings (`seeds="42-53"`, `learning_rate=0.02`; dotted ones in a `**{...}`)."""
+    loaded = load_plugins(plugins)
+    resolved = settings.load(algorithm, tier, config, options)
+    made = experiment.solo(resolved, settings.config_path(algorithm, tier, config), _words(options))
+    return _run(made, output, loaded, jobs)
+
+
+def compare(
+    *algorithms: str,
+    tier: str = "l1",
+    config: str | None = None,
+    output: str | Path | None = None,
+    plugins: Sequence[str] = (),
+    jobs: int = 1,
+    **options: Any,
+) -> Artifact:
+    """`posttrain compare`: the artifact of the first algorithm, with its paired comparisons."""
+    loaded = load_plugins(plugins)
+    options = {"seeds": "42-53", **options}
+    resolved = [settings.load(algorithm, tier, config, options) for algorithm in algorithms]
+    return _run(experiment.versus(resolved, _words(options)), output, loaded, jobs)
+
+
+def reproduce(
+    algorithm: str, *, output: str | Path | None = None, plugins: Sequence[str] = (), jobs: int = 1, **options: Any
+) -> Artifact:
+    """`posttrain reproduce`: the algorithm's artifact with its claims decided."""
+    loaded = load_plugins(plugins)
+    return _run(experiment.study(algorithm, options), output, loaded, jobs)
+
+
+def _words(options: Mapping[str, Any]) -> list[str]:
+    return [f"{key}={value}" for key, value in options.items()]
+
+
+def _run(made: experiment.Experiment, output: str | Path | None, plugins: Sequence[Any], jobs: int) -> Artifact:
+    folder = None if output is None else Path(output)
+    finished = conduct(made, folder, plugins=plugins, jobs=jobs, watch=Watch())
+    return Artifact(finished.artifact, finished.path)
