@@ -34,32 +34,32 @@ def assemble(
     report: Callable[[dict[str, Any]], None] = lambda row: None,
 ) -> Trainer:
     """The trainer of one seed. `folder` is where a teacher may keep a store; `problems` saves building them again."""
-    problems = problems or config.dataset.build(seed)
-    everything = (*problems.train, *problems.validation)
+    drawn: ProblemSet = problems or config.dataset.build(seed)
+    everything = (*drawn.train, *drawn.validation)
     critic = "values" in config.algorithm.needs
 
     def build(start: str | None, critic: bool) -> Policy:
-        if start is not None and start not in problems.checkpoints:
+        if start is not None and start not in drawn.checkpoints:
             raise ConfigError(
                 f"policy.start: dataset `{config.names['dataset']}` has no checkpoint `{start}`."
-                f"{did_you_mean(start, problems.checkpoints)} Write policy.start=null to start uniform."
+                f"{did_you_mean(start, drawn.checkpoints)} Write policy.start=null to start uniform."
             )
-        weights = {} if start is None else problems.checkpoints[start]
+        weights = {} if start is None else drawn.checkpoints[start]
         return config.policy.build(everything, weights, critic)
 
     student = build(config.policy.start, critic)
     teacher = None
     if config.teacher is not None:
-        known = {name: build(name, False) for name in problems.checkpoints}
+        known = {name: build(name, False) for name in drawn.checkpoints}
         teacher = config.teacher.build(Surroundings(student, known, folder))
     return Trainer(
         algorithm=config.algorithm,
         policy=student,
         reference=student.snapshot(),
         teacher=teacher,
-        problems=problems.train,
+        problems=drawn.train,
         grader=config.reward,
-        evaluator=Evaluator(problems.validation, config.evaluation.accuracy, config.evaluation.reward),
+        evaluator=Evaluator(drawn.validation, config.evaluation.accuracy, config.evaluation.reward),
         options=config,
         seed=seed,
         ranks=ranks,

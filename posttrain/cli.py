@@ -60,10 +60,9 @@ def _parser() -> argparse.ArgumentParser:
     verbs = parser.add_subparsers(dest="verb", metavar="VERB")
 
     def verb(name: str, run: Any, text: str, settings: bool = False) -> argparse.ArgumentParser:
-        usage = "posttrain %s [options] [key=value ...]" if settings else None
         added = verbs.add_parser(name, help=text, description=text, allow_abbrev=False)
-        if usage:
-            added.epilog = "Settings are written key=value; `posttrain explain ALGO` lists them all with their defaults."
+        if settings:
+            added.epilog = "Settings are written key=value; `posttrain explain ALGO` lists them with their defaults."
         added.set_defaults(run=run, settings=settings)
         return added
 
@@ -100,14 +99,14 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_source(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--tier", default="l1", metavar="TIER", help="l0 (smoke and laws) or l1 (mechanism, the default)")
-    parser.add_argument("--config", metavar="NAME|FILE", help="a shipped configuration of the algorithm, or a YAML file")
+    parser.add_argument("--tier", default="l1", metavar="TIER", help="l0 (smoke and laws) or l1 (mechanism, default)")
+    parser.add_argument("--config", metavar="NAME|FILE", help="one of the algorithm's own configurations, or a file")
 
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", type=Path, metavar="DIR", help="the run folder (default: a new one under runs/)")
     parser.add_argument("--jobs", type=int, metavar="N", help="processes that share the seeds; changes no number")
-    parser.add_argument("--plugin", action="append", default=[], metavar="M|F.py", help="a module or file that registers names")
+    parser.add_argument("--plugin", action="append", default=[], metavar="M|F.py", help="what registers further names")
 
 
 # -- verbs ----------------------------------------------------------------------------------------------------

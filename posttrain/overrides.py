@@ -55,7 +55,7 @@ def parse_overrides(words: Sequence[str], known: Collection[str] = ()) -> dict[s
 def parse_seeds(value: Any) -> tuple[int, ...]:
     """`42-53`, `42,43,44`, `42` or a list, as distinct integers from 0 up."""
     if isinstance(value, str):
-        value = [part for part in value.split(",")] if value.strip() else []
+        value = value.split(",") if value.strip() else []
     elif isinstance(value, int) and not isinstance(value, bool):
         value = [value]
     seeds: list[int] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -20,6 +21,7 @@ from posttrain.trainer import Optimization
 TIERS = {"l0": "l0_smoke", "l1": "l1_mechanism"}
 # The smoke tier: a few steps of the mechanism tier's configuration.
 SMOKE: dict[str, Any] = {"tier": "l0", "steps": 10, "seeds": [0, 1], "tune": None, "note": None}
+TRACKERS = ("tensorboard",)  # beside metrics.jsonl, which is always written
 COMPONENTS: dict[str, Registry] = {
     "algorithm": registry.algorithms,
     "policy": registry.policies,
@@ -144,11 +146,11 @@ def resolve(raw: Mapping[str, Any], algorithm: str) -> TrainConfig:
             f"algorithm.name: found {chosen['name']!r}, but the command says `{algorithm}`. Leave it out."
         )
     parts: dict[str, Any] = {"algorithm": {**chosen, "name": algorithm}}
-    evaluation = data.pop("evaluation", None) or {}
-    refuse_unknown("evaluation", evaluation, Evaluation)
+    judged = data.pop("evaluation", None) or {}
+    refuse_unknown("evaluation", judged, Evaluation)
     for name in ("policy", "teacher", "dataset", "reward"):
         parts[name] = data.pop(name, None)
-    parts |= {f"evaluation.{f.name}": evaluation.get(f.name, f.default) for f in fields(Evaluation)}
+    parts |= {f"evaluation.{f.name}": judged.get(f.name, f.default) for f in fields(Evaluation)}
     for required in ("policy", "dataset"):
         if parts[required] is None:
             raise ConfigError(
@@ -164,16 +166,10 @@ def resolve(raw: Mapping[str, Any], algorithm: str) -> TrainConfig:
     flat = typed_values(TrainConfig, {k: v for k, v in data.items() if k != "tune"}, "", plain - {"tune"})
     names = {name: part["name"] for name, (_, part) in built.items()}
     resolved = _resolved(flat, data["tune"], built)
+    chosen_parts: dict[str, Any] = {name: made for name, (made, _) in built.items() if "." not in name}
+    evaluation = Evaluation(*(built[f"evaluation.{f.name}"][0] for f in fields(Evaluation)))
     config = TrainConfig(
-        **flat,
-        tune=data["tune"],
-        names=names,
-        resolved=resolved,
-        evaluation=Evaluation(*(built[f"evaluation.{f.name}"][0] for f in fields(Evaluation))),
-        **{
-            name: built[name][0] if name in built else None
-            for name in ("algorithm", "policy", "teacher", "dataset", "reward")
-        },
+        **flat, **chosen_parts, tune=data["tune"], evaluation=evaluation, names=names, resolved=resolved
     )
     check(config)
     return config
@@ -213,10 +209,11 @@ def check(config: TrainConfig) -> None:
 
 
 def _check_report(config: TrainConfig) -> None:
-    known = {"tensorboard"}
     for name in config.report_to:
-        if name not in known:
-            raise ConfigError(f"report_to: unknown tracker `{name}`.{did_you_mean(name, known)} metrics.jsonl is always written.")
+        if name not in TRACKERS:
+            raise ConfigError(f"report_to: unknown tracker `{name}`.{did_you_mean(name, TRACKERS)}")
+        if importlib.util.find_spec(name) is None:
+            raise ConfigError(f"report_to: `{name}` is not installed. Write: pip install 'posttrain[{name}]'")
 
 
 # -- plain data -----------------------------------------------------------------------------------------------

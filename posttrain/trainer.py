@@ -167,8 +167,9 @@ class Trainer:
         """Completions of the first held-out problems, drawn apart from the training stream."""
         problems = self.evaluator.problems[:count]
         drawn = self.policy.sample(problems, 1, np.random.default_rng([self.seed, 1]), self.seed, self.options.steps)
+        where = {"seed": self.seed, "step": self.options.steps}
         return [
-            {"seed": self.seed, "step": self.options.steps, "problem": p.id, "prompt": p.prompt, "completion": text, "answer": p.answer}
+            {**where, "problem": p.id, "prompt": p.prompt, "completion": text, "answer": p.answer}
             for p, text in zip(problems, drawn.texts, strict=True)
         ]
 
@@ -240,7 +241,7 @@ class Trainer:
         norm = torch.nn.utils.clip_grad_norm_(self.parameters, self.options.max_grad_norm or float("inf"))
         if self.options.max_grad_value is not None:
             torch.nn.utils.clip_grad_value_(self.parameters, self.options.max_grad_value)
-        # A lost gradient must not reach the weights: the error names the step, and the weights are still those before it.
+        # A lost gradient must not reach the weights: when the error names the step, they are still those before it.
         if torch.isfinite(norm):
             self.optimizer.step()
             self.scheduler.step()

@@ -21,9 +21,26 @@ from posttrain.algorithms.tip import TIP
 from posttrain.functional import advantages, divergences, surrogates, weighting
 from posttrain.functional.selection import Select, keyed_uniforms, select
 from posttrain.registry import algorithms
-from posttrain.testing import SETTINGS, LawBroken, Setting, check_algorithm, draw, moved, prepare, price, trainer_for
+from posttrain.testing import (
+    SETTINGS,
+    LawBroken,
+    Setting,
+    check_algorithm,
+    draw,
+    moved,
+    prepare,
+    price,
+    student_as_teacher,
+    trainer_for,
+)
 from posttrain.testing.edits import cut
 from posttrain.testing.references import law_7
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    torch.set_num_threads(1)
+
 
 # -- dense references: each loss written out again, in plain torch, from full distributions -------------------------
 
@@ -564,5 +581,24 @@ def test_a_mutant_breaks_its_law(name):
     assert found.value.law == law
 
 
-def test_the_algorithm_that_a_law_8_mutant_was_made_from_obeys_it():
-    check_algorithm(OPD(), objective=reverse_kl_of_visited_states)
+@pytest.mark.parametrize(
+    ("made", "objective"),
+    [
+        (OPD(), reverse_kl_of_visited_states),
+        (LightningOPD(), reverse_kl_of_visited_states),
+        (Reinforce(), lambda d: -(d.chances * d.rewards.flatten()).sum()),
+        (
+            RLOO(0.3),
+            lambda d: -(d.chances * (d.rewards[0] - 0.3 * (d.of(d.log_probs) - d.of(d.reference)).sum(1))).sum(),
+        ),
+    ],
+    ids=["opd", "lightning-opd", "reinforce", "rloo"],
+)
+def test_an_objective_that_is_given_is_compared_with_the_mean_over_all_groups(made, objective):
+    assert any(line.startswith("law 8") for line in check_algorithm(made, objective=objective).checked)
+
+
+def test_a_point_of_rest_may_be_given_as_a_function():
+    check_algorithm(GKD(), at_rest=student_as_teacher)
+    with pytest.raises(LawBroken, match="law 4"):
+        check_algorithm(GKD(), at_rest=lambda trainer: None)

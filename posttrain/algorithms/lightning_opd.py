@@ -38,8 +38,8 @@ class LightningOPD(Algorithm):
     @property
     def biases(self) -> tuple[str, ...]:
         return (
-            "Completions come from the starting policy and carry no importance weight: the objective is a least-squares "
-            "fit of log-probs on them, not the reverse KL of the moving student.",
+            "Completions come from the starting policy and carry no importance weight: the objective is a "
+            "least-squares fit of log-probs on them, not the reverse KL of the moving student.",
         )
 
     def prepare(self, rollouts: Rollouts, signals: Signals) -> Batch:

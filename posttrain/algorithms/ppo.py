@@ -47,7 +47,8 @@ class PPO(Algorithm):
 
     @property
     def needs(self) -> frozenset[Need]:
-        return frozenset({"rewards", "student", "values"} | ({"reference"} if self.kl_coef else set()))
+        needs: tuple[Need, ...] = ("rewards", "student", "values")
+        return frozenset((*needs, "reference") if self.kl_coef else needs)
 
     @property
     def scope(self) -> Literal["group", "batch"]:

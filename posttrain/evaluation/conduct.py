@@ -21,6 +21,7 @@ from posttrain.assembly import assemble
 from posttrain.evaluation import records
 from posttrain.evaluation.experiment import Arm, Experiment, vary
 from posttrain.evaluation.study import Results
+from posttrain.evaluation.trackers import write_tensorboard
 from posttrain.evaluation.work import Done, Unit, perform_all
 from posttrain.ranks import Ranks
 from posttrain.registry import ConfigError, Plugin
@@ -140,11 +141,9 @@ class _Session:
         documents.write_atomically(place / "plan.json", documents.dumps(plan))
 
     def _units(self, arm: Arm, seeds: Sequence[int]) -> list[Unit]:
-        names = tuple(plugin.name for plugin in self.plugins)
-        study = self.experiment.study
-        return [
-            Unit(arm.name, arm.config.method, arm.config.resolved, seed, self.place(arm), study, names) for seed in seeds
-        ]
+        names, config = tuple(plugin.name for plugin in self.plugins), arm.config
+        place, study = self.place(arm), self.experiment.study
+        return [Unit(arm.name, config.method, config.resolved, seed, place, study, names) for seed in seeds]
 
     def _perform(self, units: Sequence[Unit]) -> list[Done]:
         self.watch.start(len(units), sum(int(unit.config["steps"]) for unit in units))
@@ -219,6 +218,8 @@ class _Session:
         for name in ("metrics", "samples"):
             rows = [row for part in done for row in getattr(part, name)]
             documents.write_atomically(place / f"{name}.jsonl", b"".join(_line(row) for row in rows))
+        if "tensorboard" in arm.config.report_to:
+            write_tensorboard(place / "tensorboard", (row for part in done for row in part.metrics))
         documents.write_atomically(place / "artifact.json", documents.dumps(artifact))
         record = manifest.execution_document(self._execution(arm, done))
         documents.write_atomically(place / "execution.json", documents.dumps(record))
@@ -250,8 +251,7 @@ class _Session:
             "environment": provenance.environment(),
             "hardware": provenance.hardware(),
             "seeds": [
-                {"name": "data", "value": seed, "derivation": "numpy.random.default_rng(seed), PCG64"}
-                | {"name": name}
+                {"name": "data", "value": seed, "derivation": "numpy.random.default_rng(seed), PCG64"} | {"name": name}
                 for seed in arm.config.seeds
                 for name in ("data", "training")
             ],
@@ -260,10 +260,7 @@ class _Session:
             "status": "completed",
             "exit_code": 0,
             "inputs": [],
-            "outputs": [
-                {"path": name, "sha256": file_digest(place / name), "bytes": (place / name).stat().st_size, "role": role}
-                for name, role in roles.items()
-            ],
+            "outputs": [_output(place / name, role) for name, role in roles.items()],
             "phases": phases,
             "counters": {key: sum(counter[key] for counter in counters) for key in counted},
             "plugins": [{"name": plugin.name, "sha256": plugin.sha256} for plugin in self.plugins],
@@ -276,6 +273,10 @@ _COUNTERS = ("_entries", "_calls", "_events", "_updates", "_refreshes")
 def replace_study(unit: Unit) -> Unit:
     """The unit without probes: tuning reads the primary metric alone."""
     return Unit(unit.arm, unit.algorithm, unit.config, unit.seed, unit.folder / "tuning", None, unit.plugins)
+
+
+def _output(path: Path, role: str) -> dict[str, Any]:
+    return {"path": path.name, "sha256": file_digest(path), "bytes": path.stat().st_size, "role": role}
 
 
 def _line(row: Mapping[str, Any]) -> bytes:

@@ -61,5 +61,7 @@ def control(name: str, config: TrainConfig) -> dict[str, Any]:
         if not hasattr(config.teacher, "shuffle"):
             raise ConfigError("controls: `shuffled_teacher` needs an online teacher. Write teacher=frozen.")
     elif "select" not in {f.name for f in fields(config.algorithm)}:
-        raise ConfigError(f"controls: `{name}` varies which tokens are supervised, but `{config.method}` has no `select`.")
+        raise ConfigError(
+            f"controls: `{name}` varies which tokens are supervised, but `{config.method}` has no `select`."
+        )
     return dict(CONTROLS[name](config))

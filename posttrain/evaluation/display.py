@@ -17,6 +17,7 @@ from posttrain.evaluation.conduct import Finished, Watch
 from posttrain.evaluation.experiment import Experiment
 from posttrain.evaluation.sentences import sentences
 
+CLAIMS = "claims, written down before the run"
 METRICS = {
     "accuracy": "accuracy",
     "mean_reward": "reward",
@@ -121,9 +122,9 @@ def _overall(runs: Sequence[Mapping[str, Any]]) -> Table:
         before, after = ([run[point][name] for run in runs] for point in ("baseline", "final"))
         change = [b - a for a, b in zip(before, after, strict=True)]
         found = statistics.t_interval(change) if len(change) > 1 else None
-        shown = f"[{found.low:+.4f}, {found.high:+.4f}]" if found else "needs two seeds"
+        shown = f"\\[{found.low:+.4f}, {found.high:+.4f}]" if found else "needs two seeds"
         means = [statistics.mean(values) for values in (before, after, change)]
-        table.add_row(METRICS[name], f"{means[0]:.4f}", f"{means[1]:.4f}", f"{means[2]:+.4f}", shown.replace("[", "\\["))
+        table.add_row(METRICS[name], f"{means[0]:.4f}", f"{means[1]:.4f}", f"{means[2]:+.4f}", shown)
     return table
 
 
@@ -154,7 +155,7 @@ def interval_words(ends: Sequence[float] | None, style: str = "f") -> str:
 
 
 def _claims(claims: Sequence[Mapping[str, Any]]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, title="claims, written down before the run", title_justify="left", title_style="")
+    table = Table(box=box.SIMPLE_HEAD, title=CLAIMS, title_justify="left", title_style="")
     for column in ("id", "claim and measurement", "outcome"):
         table.add_column(column)
     for claim in claims:

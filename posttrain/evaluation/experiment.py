@@ -87,14 +87,15 @@ def versus(configs: Sequence[TrainConfig], overrides: Sequence[str]) -> Experime
     """`compare`: several algorithms; they have to agree on problems, seeds, policy, budget and evaluation."""
     methods = [config.method for config in configs]
     if len(set(methods)) < len(methods):
-        raise ConfigError(f"compare: {methods} names one algorithm twice. For variants of one write controls=... or a study.")
+        raise ConfigError(f"compare: {methods} names one algorithm twice. Variants of one are controls or a study.")
     first = configs[0].resolved
     for config in configs[1:]:
         for key in ("dataset", "seeds", "policy", "evaluation", "steps", "problems_per_step"):
             if config.resolved[key] != first[key]:
+                where = _differ(key, first[key], config.resolved[key])
                 raise ConfigError(
-                    f"compare: `{methods[0]}` and `{config.method}` differ in {_differ(key, first[key], config.resolved[key])}, "
-                    "so their seeds are no pairs. Set the same for both with key=value or one --config FILE.yaml."
+                    f"compare: `{methods[0]}` and `{config.method}` differ in {where}, so their seeds are no pairs. "
+                    "Set the same for both with key=value or one --config FILE.yaml."
                 )
     arms = tuple(Arm(config.method, config, {}) for config in configs)
     return Experiment("compare", arms, tuple(methods[1:]), None, None, tuple(overrides))

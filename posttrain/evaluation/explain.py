@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from omegaconf import OmegaConf
 
@@ -48,9 +47,9 @@ def _runs(experiment: Experiment) -> str:
     config = experiment.main.config
     rows = config.problems_per_step * config.group_size
     lines = [
-        f"{len(config.seeds)} seeds x {config.steps} steps of {config.problems_per_step} problems x {config.group_size} "
-        f"completions = {rows} completions a step",
-        f"evaluations on the held-out problems: before training, after step 1 and every {config.evaluation_period} steps",
+        f"{len(config.seeds)} seeds x {config.steps} steps of {config.problems_per_step} problems x "
+        f"{config.group_size} completions = {rows} completions a step",
+        f"evaluations on held-out problems: before training, after step 1 and every {config.evaluation_period} steps",
         f"teacher: {_teacher(config, rows)}",
     ]
     if len(experiment.arms) > 1:
@@ -65,9 +64,10 @@ def _teacher(config: TrainConfig, rows: int) -> str:
     name = config.names.get("teacher")
     if name is None:
         return "none"
-    calls: dict[str, Any] = {
+    period = getattr(config.teacher, "refresh_every", 1)
+    calls = {
         "frozen": f"asked online about {rows} completions a step, {rows * config.steps} a seed",
-        "snapshot": f"the student's own past, {config.steps // getattr(config.teacher, 'refresh_every', 1)} refreshes a seed",
+        "snapshot": f"the student's own past, {config.steps // period} refreshes a seed",
         "cached": "asked once per completion it has not seen, before training where completions are drawn once",
     }
     return f"{name}, {calls.get(name, 'as its own documentation says')}"

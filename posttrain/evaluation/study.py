@@ -45,9 +45,9 @@ class Results:
         return [run["training"]["last_diagnostics"][name] for run in self.runs[arm]]
 
 
-def difference(a: Sequence[float], b: Sequence[float], plus: float = 0.0) -> list[float]:
-    """a - b + plus, seed by seed."""
-    return [x - y + plus for x, y in zip(a, b, strict=True)]
+def difference(a: Sequence[float], b: Sequence[float]) -> list[float]:
+    """a - b, seed by seed."""
+    return [x - y for x, y in zip(a, b, strict=True)]
 
 
 def ratio(a: Sequence[float], b: Sequence[float]) -> list[float]:

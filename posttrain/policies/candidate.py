@@ -104,7 +104,8 @@ class CandidatePolicy(torch.nn.Module):
         weight = weights.get("weight", np.zeros(columns))
         self.register_buffer("features", torch.from_numpy(table[..., : len(weight)]).to(dtype))
         self.register_buffer("lengths", torch.from_numpy(mask))
-        self.weight = torch.nn.Parameter(torch.tensor(weight, dtype=dtype))  # a copy: training must not reach the dataset
+        # Copies: training must not reach the dataset's checkpoints.
+        self.weight = torch.nn.Parameter(torch.tensor(weight, dtype=dtype))
         contexts = (vocabulary + 1) ** memory
         if "transition" in weights and not memory:
             raise ConfigError("policy.name: this dataset's choices depend on the prefix. Write policy.name=tree.")

@@ -118,7 +118,7 @@ def _plan(
         _Check(4, rest and partial(references.law_4, made, bring_to_rest=rest), "give at_rest"),
         _Check(5, loss and partial(references.law_5, made, reference=loss), "give a dense loss as reference"),
         _Check(6, partial(laws.law_6, made) if drawn else None, "the student draws no completions"),
-        _Check(7, partial(laws.law_7_cached, made) if cached else None, "no teacher that could be cached"),
+        _Check(7, partial(references.law_7_cached, made) if cached else None, "no teacher that could be cached"),
         _Check(7, equal and partial(references.law_7, made, equal=equal), "give an equal algorithm as reference"),
         _Check(8, objective and partial(references.law_8, made, objective=objective), "give objective", (ENUMERABLE,)),
     ]

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import fields, replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,8 +13,6 @@ from torch import Tensor
 from posttrain.algorithms.base import Algorithm
 from posttrain.batch import Batch, Rewards, Scores, Targets
 from posttrain.registry import ConfigError
-from posttrain.teachers.base import Surroundings
-from posttrain.teachers.cached import Cached
 from posttrain.testing import edits
 from posttrain.testing.bench import Priced, Setting, Step, draw, moved, prepare, price, trainer_for
 from posttrain.trainer import Trainer
@@ -117,7 +114,10 @@ def law_3(algorithm: Algorithm, setting: Setting) -> None:
 
 
 def law_6(algorithm: Algorithm, setting: Setting) -> None:
-    """The ratio is taken to the current log-probs, bit for bit, so that no clip binds and any bound gives the same."""
+    """The ratio is taken to the current log-probs, bit for bit, so that no clip binds and any bound gives the same.
+
+    A number whose name begins with `clip` is taken for a bound.
+    """
     trainer = trainer_for(algorithm, replace(setting, temperature=0.7))
     step = prepare(trainer, *draw(trainer))
     drawn = step.rollouts.mask & (step.rollouts.source == 0).unsqueeze(1)
@@ -126,31 +126,15 @@ def law_6(algorithm: Algorithm, setting: Setting) -> None:
     if apart:
         raise LawBroken(6, setting, f"log-probs of the batch and of the current student differ by {apart:.3g}")
     whole = price(trainer, step)
-    for f in fields(algorithm):  # type: ignore[arg-type]
-        if f.name.startswith("clip"):
-            tighter = replace(algorithm, **{f.name: getattr(algorithm, f.name) / 2})  # type: ignore[type-var]
-            trainer.algorithm = tighter
-            same(6, setting, f"half of `{f.name}`", price(trainer, step), whole)
-
-
-def law_7_cached(algorithm: Algorithm, setting: Setting) -> None:
-    """A cached teacher, written and read back, gives the online one's loss and gradient bit for bit."""
-    trainer = trainer_for(algorithm, setting)
-    problems, rollouts = draw(trainer)
-    online = price(trainer, prepare(trainer, problems, rollouts))
-    assert trainer.teacher is not None
-    policy = trainer.teacher.distribution()
-    assert policy is not None
-    with tempfile.TemporaryDirectory() as folder:
-        around = Surroundings(trainer.policy, {"teacher": policy}, Path(folder))
-        for name in ("asked", "read back"):
-            trainer.teacher = Cached().build(around)
-            found = price(trainer, prepare(trainer, problems, rollouts))
-            same(7, setting, f"a cached teacher, {name}", found, online, tolerance=0.0)
+    for name, trainer.algorithm in _variants(algorithm, lambda name: name.startswith("clip"), 0.5):
+        same(6, setting, f"half of `{name}`", price(trainer, step), whole)
 
 
 def law_9(algorithm: Algorithm, setting: Setting) -> None:
-    """Gradients arrive where they should and nowhere else."""
+    """Gradients arrive where they should and nowhere else.
+
+    A number whose name ends in `coef` is taken for the factor of a term: with twice of it the gradient has to change.
+    """
     trainer = trainer_for(algorithm, setting)
     step = prepare(trainer, *draw(trainer))
     for name, value in _constants(step.batch):
@@ -162,18 +146,11 @@ def law_9(algorithm: Algorithm, setting: Setting) -> None:
         for name, parameter in trainer.policy.named_parameters():  # type: ignore[attr-defined]
             if parameter.requires_grad and (parameter.grad is None or not parameter.grad.any()):
                 raise LawBroken(9, setting, f"the loss has no gradient in the student's `{name}`")
-    for f in fields(algorithm):  # type: ignore[arg-type]
-        value = getattr(algorithm, f.name)
-        if not f.name.endswith(("coef", "coefficient")) or not value:
-            continue
-        try:
-            trainer.algorithm = replace(algorithm, **{f.name: 2 * value})  # type: ignore[type-var]
-        except ConfigError:
-            continue
+    for name, trainer.algorithm in _variants(algorithm, lambda name: name.endswith(("coef", "coefficient")), 2.0):
         other = prepare(trainer, step.problems, step.rollouts)
         with moved(trainer):
             if torch.equal(price(trainer, other).gradient, whole.gradient):
-                raise LawBroken(9, setting, f"twice the `{f.name}` gives the same gradient: its term reaches nothing")
+                raise LawBroken(9, setting, f"twice the `{name}` gives the same gradient: its term reaches nothing")
 
 
 # -- pieces ---------------------------------------------------------------------------------------------------
@@ -187,6 +164,15 @@ def same(law: int, setting: Setting, name: str, found: Priced, expected: Priced,
         raise LawBroken(law, setting, f"{name}: the gradient, of size {size:.3g}, changes by {apart:.3g}")
     if not abs(found.loss - expected.loss) <= tolerance * max(1.0, abs(expected.loss)):
         raise LawBroken(law, setting, f"{name}: the loss becomes {found.loss!r}, it was {expected.loss!r}")
+
+
+def _variants(algorithm: Algorithm, wanted: Callable[[str], bool], factor: float) -> Iterator[tuple[str, Algorithm]]:
+    """The algorithm with each of the wanted numbers multiplied, where that is still a valid setting."""
+    for f in fields(algorithm):  # type: ignore[arg-type]
+        value = getattr(algorithm, f.name)
+        if wanted(f.name) and isinstance(value, float) and value:
+            with suppress(ConfigError):
+                yield f.name, replace(algorithm, **{f.name: factor * value})  # type: ignore[type-var]
 
 
 def _priced_as_weighed(trainer: Trainer, step: Step, setting: Setting) -> None:

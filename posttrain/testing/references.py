@@ -1,14 +1,18 @@
-"""The laws that compare with something the caller gives: a point of rest, a dense loss, an equal algorithm, a goal."""
+"""The laws that compare with something: a point of rest, a dense loss, an equal algorithm, a cache, an objective."""
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from posttrain.algorithms.base import Algorithm
 from posttrain.batch import Problem
+from posttrain.teachers.base import Surroundings
+from posttrain.teachers.cached import Cached
 from posttrain.testing.bench import Priced, Setting, draw, moved, prepare, price, trainer_for
 from posttrain.testing.dense import Dense, completions, dense, expected_gradient, group_of
 from posttrain.testing.edits import frozen
@@ -61,6 +65,22 @@ def law_7(algorithm: Algorithm, setting: Setting, equal: Algorithm) -> None:
     step = prepare(trainer, problems, rollouts)
     with moved(trainer):
         same(7, setting, f"compared with {equal}", found, price(trainer, step), IDENTITY)
+
+
+def law_7_cached(algorithm: Algorithm, setting: Setting) -> None:
+    """A cached teacher, written and read back, gives the online one's loss and gradient bit for bit."""
+    trainer = trainer_for(algorithm, setting)
+    problems, rollouts = draw(trainer)
+    online = price(trainer, prepare(trainer, problems, rollouts))
+    assert trainer.teacher is not None
+    policy = trainer.teacher.distribution()
+    assert policy is not None
+    with tempfile.TemporaryDirectory() as folder:
+        around = Surroundings(trainer.policy, {"teacher": policy}, Path(folder))
+        for name in ("asked", "read back"):
+            trainer.teacher = Cached().build(around)
+            found = price(trainer, prepare(trainer, problems, rollouts))
+            same(7, setting, f"a cached teacher, {name}", found, online, tolerance=0.0)
 
 
 def law_8(algorithm: Algorithm, setting: Setting, objective: Loss) -> None:

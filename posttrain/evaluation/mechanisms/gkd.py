@@ -16,8 +16,8 @@ def _exposure(results: Results) -> dict[str, list[float]]:
 
 
 def _own_states(results: Results) -> dict[str, list[float]]:
-    apart = (results.measure(arm, "FKL on own states") for arm in ("data-only", "own-only"))
-    return {"FKL": difference(*apart)}
+    data, own = (results.measure(arm, "FKL on own states") for arm in ("data-only", "own-only"))
+    return {"FKL": difference(data, own)}
 
 
 studies.register("gkd")(

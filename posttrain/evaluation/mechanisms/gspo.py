@@ -6,8 +6,8 @@ from posttrain.evaluation.study import Claim, Results, Study, difference, studie
 
 
 def _clipping(results: Results) -> dict[str, list[float]]:
-    clipped = (results.diagnostic(arm, "clip_fraction") for arm in ("main", "grpo"))
-    return {"clip fraction": difference(*clipped)}
+    own, token = (results.diagnostic(arm, "clip_fraction") for arm in ("main", "grpo"))
+    return {"clip fraction": difference(own, token)}
 
 
 def _parity(results: Results) -> dict[str, list[float]]:

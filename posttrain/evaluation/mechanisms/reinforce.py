@@ -11,8 +11,8 @@ def _bias(results: Results) -> dict[str, list[float]]:
 
 
 def _variance(results: Results) -> dict[str, list[float]]:
-    noise = (results.measure(arm, "gradient variance") for arm in ("no-baseline", "main"))
-    return {"variance": difference(*noise)}
+    without, with_baseline = (results.measure(arm, "gradient variance") for arm in ("no-baseline", "main"))
+    return {"variance": difference(without, with_baseline)}
 
 
 studies.register("reinforce")(

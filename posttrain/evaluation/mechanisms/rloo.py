@@ -7,8 +7,8 @@ from posttrain.evaluation.study import Claim, Results, Study, difference, studie
 
 
 def _variance(results: Results) -> dict[str, list[float]]:
-    noise = (results.measure(arm, "gradient variance") for arm in ("reinforce", "main"))
-    return {"variance": difference(*noise)}
+    step, group = (results.measure(arm, "gradient variance") for arm in ("reinforce", "main"))
+    return {"variance": difference(step, group)}
 
 
 studies.register("rloo")(

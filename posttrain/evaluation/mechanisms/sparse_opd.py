@@ -1,4 +1,4 @@
-"""`sparse-opd`: two tokens per completion against all of them, and against other ways to choose two (arXiv 2609.04565)."""
+"""`sparse-opd`: two tokens per completion against all, and against other choices of two (arXiv 2609.04565)."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def _selection(results: Results) -> dict[str, list[float]]:
 
 
 def _decoupling(results: Results) -> dict[str, list[float]]:
-    distance = [results.final(arm, "kl_from_teacher") for arm in ("main", "dense")]
-    accuracy = difference(results.final("main"), results.final("dense"), plus=0.01)
-    return {"KL to the teacher over dense": difference(*distance), "accuracy over dense + 0.01": accuracy}
+    sparse, dense = (results.final(arm, "kl_from_teacher") for arm in ("main", "dense"))
+    accuracy = [value + 0.01 for value in difference(results.final("main"), results.final("dense"))]
+    return {"KL to the teacher over dense": difference(sparse, dense), "accuracy over dense + 0.01": accuracy}
 
 
 def _failure(results: Results) -> dict[str, list[float]]:
@@ -36,8 +36,8 @@ def _failure(results: Results) -> dict[str, list[float]]:
 
 
 def _step_size(results: Results) -> dict[str, list[float]]:
-    norms = [results.measure(arm, "first gradient norm") for arm in ("kept", "main")]
-    return {"relative deviation": [value / (TOKENS / 2) - 1 for value in ratio(*norms)]}
+    kept, length = (results.measure(arm, "first gradient norm") for arm in ("kept", "main"))
+    return {"relative deviation": [value / (TOKENS / 2) - 1 for value in ratio(kept, length)]}
 
 
 def _under_adam(results: Results) -> dict[str, list[float]]:
