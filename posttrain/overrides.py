@@ -54,12 +54,9 @@ def parse_overrides(words: Sequence[str], known: Collection[str] = ()) -> dict[s
 
 def parse_seeds(value: Any) -> tuple[int, ...]:
     """`42-53`, `42,43,44`, `42` or a list, as distinct integers from 0 up."""
-    if isinstance(value, str):
-        value = value.split(",") if value.strip() else []
-    elif isinstance(value, int) and not isinstance(value, bool):
-        value = [value]
+    parts = value.split(",") if isinstance(value, str) else value if isinstance(value, list | tuple) else [value]
     seeds: list[int] = []
-    for part in value:
+    for part in parts if parts != [""] else []:
         span = re.fullmatch(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?", str(part))
         if span is None:
             raise ConfigError(f"seeds: found {part!r}, expected whole numbers from 0 up: seeds=42-53 or seeds=42,43,44")
@@ -89,13 +86,13 @@ def _value(key: str, text: str) -> Any:
 def put(data: dict[str, Any], key: str, value: Any, components: Collection[str]) -> None:
     """Sets a dotted key. A component given by name alone (`teacher=frozen`) starts from its defaults."""
     *path, last = key.split(".")
-    node = data
+    node: dict[str, Any] = data
     for depth, part in enumerate(path):
-        below = node.get(part)
+        below: Any = node.get(part)
         if isinstance(below, str) and ".".join(path[: depth + 1]) in components:
             below = {"name": below}
         if below is not None and not isinstance(below, dict):
             raise ConfigError(f"{key}: `{part}` is a single value ({below!r}) and has no `{last}`")
-        node[part] = below = dict(below or {})
-        node = below
+        node[part] = dict(below or {})
+        node = node[part]
     node[last] = value

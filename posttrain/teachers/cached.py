@@ -106,8 +106,8 @@ class CachedTeacher:
             self.counted.drift_events += 1
             if self.config.on_drift == "error":
                 raise RuntimeError(
-                    f"the student has drifted {drift:.3g} nats per token from the policy its teacher cache was made for "
-                    f"(teacher.drift_limit={self.config.drift_limit}). Make a new cache or write teacher.on_drift=record."
+                    f"the student has drifted {drift:.3g} nats per token from the policy its cache was made for "
+                    f"(teacher.drift_limit={self.config.drift_limit}). Make a new one or write teacher.on_drift=record."
                 )
         self.drifted = drift > self.config.drift_limit
 

@@ -16,7 +16,7 @@ from posttrain.teachers.frozen import FrozenTeacher
 from posttrain.trainer import Trainer
 
 TOKEN_FIELDS = ("completion_ids", "mask", "logprobs", "entropy")  # of Rollouts, [B, T]
-GARBAGE = 40.0  # the scale of what is written beyond a mask, in nats
+GARBAGE = 1000.0  # the scale of what is written beyond a mask, in nats: its exponential overflows
 
 
 def cut(rollouts: Rollouts, mask: Tensor) -> Rollouts:

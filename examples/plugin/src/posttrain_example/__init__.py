@@ -1,0 +1,6 @@
+"""Names from outside: importing this package registers the algorithm `forking-tokens` and the reward `first-half`."""
+
+from posttrain_example.first_half import FirstHalf
+from posttrain_example.forking_tokens import ForkingTokens
+
+__all__ = ["FirstHalf", "ForkingTokens"]
