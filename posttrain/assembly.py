@@ -47,11 +47,17 @@ def assemble(
         weights = {} if start is None else drawn.checkpoints[start]
         return config.policy.build(everything, weights, critic)
 
+    _check_rows(config, drawn)
     student = build(config.policy.start, critic)
     teacher = None
     if config.teacher is not None:
         known = {name: build(name, False) for name in drawn.checkpoints}
         teacher = config.teacher.build(Surroundings(student, known, folder))
+        if "divergence" in config.algorithm.needs and not teacher.full_distribution:
+            raise ConfigError(
+                f"teacher.name: `{config.method}` compares full distributions, which `{config.names['teacher']}` as "
+                "configured does not give. Write teacher=frozen, or algorithm.support=K where the algorithm has it."
+            )
     return Trainer(
         algorithm=config.algorithm,
         policy=student,
@@ -65,3 +71,19 @@ def assemble(
         ranks=ranks,
         report=report,
     )
+
+
+def _check_rows(config: TrainConfig, drawn: ProblemSet) -> None:
+    """Algorithms that train on data rows need as many of them per problem as a group has."""
+    algorithm, name = config.algorithm, config.names["dataset"]
+    rows = {len(problem.responses) for problem in drawn.train}
+    if "pairs" in algorithm.needs and (rows != {2} or config.group_size != 2):
+        raise ConfigError(
+            f"dataset.name: `{config.method}` needs pairs (chosen, rejected) and group_size=2, but `{name}` has "
+            f"{sorted(rows)} rows per problem and group_size is {config.group_size}. Write dataset=preferences."
+        )
+    if (algorithm.rollouts == "data" or algorithm.on_policy < 1) and rows != {config.group_size}:
+        raise ConfigError(
+            f"group_size: `{config.method}` trains on data rows, of which `{name}` has {sorted(rows)} per problem, but "
+            f"group_size is {config.group_size}. Make them equal, or choose another dataset."
+        )

@@ -183,11 +183,14 @@ def _conduct(options: argparse.Namespace, build: Any) -> int:
 
 
 def _explain(options: argparse.Namespace, words: list[str]) -> int:
+    from posttrain.evaluation.conduct import preflight
     from posttrain.evaluation.explain import explain
     from posttrain.registry import load_plugins
 
     load_plugins(options.plugin)
-    print(explain(_solo(options, words), options.output))
+    experiment = _solo(options, words)
+    preflight(experiment)
+    print(explain(experiment, options.output))
     return 0
 
 

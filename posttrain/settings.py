@@ -182,13 +182,6 @@ def check(config: TrainConfig) -> None:
         raise ConfigError(f"tier: found {config.tier!r}.{did_you_mean(config.tier, TIERS)}")
     if needs & {"teacher", "divergence", "support"} and config.teacher is None:
         raise ConfigError(f"teacher: `{config.method}` needs one. Write teacher=frozen, cached or snapshot.")
-    if "divergence" in needs and config.names.get("teacher") == "cached":
-        raise ConfigError(
-            f"teacher.name: `{config.method}` compares full distributions, which a cache does not hold. "
-            "Write teacher=frozen, or algorithm.support=K where the algorithm has it."
-        )
-    if "divergence" in needs and getattr(config.teacher, "shuffle", False):
-        raise ConfigError("teacher.shuffle: moves answers between tokens; a full divergence asks for distributions")
     if "rewards" in needs and config.reward is None:
         raise ConfigError(
             f"reward: `{config.method}` needs one. Write reward=NAME.{did_you_mean('', registry.rewards.names())}"
@@ -198,8 +191,6 @@ def check(config: TrainConfig) -> None:
             f"group_size: found {config.group_size}, but `{config.method}` compares the completions of a group. "
             f"Write group_size={algorithm.minimum_group} or more."
         )
-    if "pairs" in needs and config.names["dataset"] != "preferences" and not hasattr(config.dataset, "pairs"):
-        raise ConfigError(f"dataset.name: `{config.method}` needs pairs. Write dataset=preferences.")
     if set(config.tune.seeds) & set(config.seeds):
         shared = sorted(set(config.tune.seeds) & set(config.seeds))
         raise ConfigError(f"tune.seeds: {shared} are also evaluation seeds. Tune on other seeds.")

@@ -78,12 +78,12 @@ def conduct(
     folder = ranks.gather(output or default_folder(experiment))[0]
     if output is not None and folder.exists() and any(folder.iterdir()):
         raise ConfigError(f"--output: {folder} is not empty. Choose a new folder, or remove it.")
-    _preflight(experiment)
+    preflight(experiment)
     session = _Session(experiment, folder, ranks, jobs, tuple(plugins), watch, tuple(argv))
     return session.run()
 
 
-def _preflight(experiment: Experiment) -> None:
+def preflight(experiment: Experiment) -> None:
     """Builds every arm once, so that what cannot be built is said before a folder exists."""
     with tempfile.TemporaryDirectory() as scratch:
         for arm in experiment.arms:

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from posttrain.algorithms.base import Algorithm, Need, judged, per_token
 from posttrain.batch import Batch, Rollouts, Scores, Signals
-from posttrain.evaluation.study import Claim, Results, Study, difference, studies
 from posttrain.functional import advantages, surrogates, weighting
 from posttrain.functional.selection import Select, keyed_uniforms, select
 from posttrain.registry import ConfigError, algorithms
@@ -84,52 +83,3 @@ class ForkingTokens(Algorithm):
 
     def diagnostics(self, scores: Scores, batch: Batch) -> Mapping[str, Tensor]:
         return {"kept_entropy": batch.rollouts.entropy}
-
-
-def _over(*rivals: str):
-    def values(results: Results) -> dict[str, list[float]]:
-        return {f"over {rival}": difference(results.final("main"), results.final(rival)) for rival in rivals}
-
-    return values
-
-
-studies.register("forking-tokens")(
-    Study(
-        config="l1",
-        arms={
-            "all": {"algorithm.keep": 1.0},
-            "lowest": {"algorithm.keep": 0.8, "algorithm.score": "lowest"},
-            "random": {"algorithm.score": "random"},
-        },
-        rivals=("all", "lowest", "random"),
-        claims=(
-            Claim(
-                id="F1",
-                claim="The fifth of the tokens with the highest entropy does what all tokens do",
-                prediction="no more than 0.02 less accuracy than all tokens",
-                metric="accuracy minus that of all tokens",
-                rule="interval at least threshold",
-                threshold=-0.02,
-                values=_over("all"),
-            ),
-            Claim(
-                id="F2",
-                claim="The other four fifths alone do markedly worse",
-                prediction="at least 0.05 more accuracy than the 80 % lowest-entropy tokens",
-                metric="accuracy minus that of the 80 % lowest-entropy tokens",
-                rule="interval at least threshold",
-                threshold=0.05,
-                values=_over("lowest"),
-            ),
-            Claim(
-                id="F3",
-                claim="Which fifth matters, not how many",
-                prediction="more accuracy than a random fifth",
-                metric="accuracy minus that of a random fifth",
-                rule="interval above threshold",
-                threshold=0.0,
-                values=_over("random"),
-            ),
-        ),
-    )
-)
