@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from posttrain.batch import Batch, Failure, Problem, Rewards, Rollouts, Signals, Targets
+from posttrain.batch import Batch, Failure, Problem, Rewards, Rollouts, Scores, Signals, Targets
 from posttrain.policies.base import Policy
 from posttrain.ranks import Ranks
 
@@ -53,6 +53,25 @@ def track_step(averages: Averages, batch: Batch, signals: Signals) -> None:
         zero_variance = (signals.rewards.values == signals.rewards.values[:, :1]).all(1, keepdim=True)
         averages.add("zero_variance_groups", zero_variance.to(mask), torch.ones_like(zero_variance, dtype=mask.dtype))
     averages.add("policy_entropy", rollouts.entropy, mask)
+    _track_selection(averages, batch)
+
+
+def _track_selection(averages: Averages, batch: Batch) -> None:
+    """Where the supervised tokens stand (0 to 1 along the completion), and what they carry of all credit."""
+    mask, where = batch.rollouts.mask, batch.where.to(batch.weight)
+    place = mask.cumsum(1) / mask.sum(1, keepdim=True).clamp(min=1)
+    averages.add("supervised_place", place.to(where), where)
+    if batch.advantages is not None:
+        credit = batch.advantages if batch.advantages.dim() == 2 else batch.advantages.unsqueeze(1).expand(mask.shape)
+        averages.add("advantage", credit, where)
+        averages.add("advantage_negative", (credit < 0).to(where), where)
+        averages.add("advantage_share", where, (credit * mask).abs())
+
+
+def track_update(averages: Averages, batch: Batch, scores: Scores) -> None:
+    """The ratio pi / pi_old of the supervised tokens that the student drew."""
+    drawn = batch.where & (batch.rollouts.source == 0).unsqueeze(1)
+    averages.add("ratio", (scores.logprobs - batch.rollouts.logprobs).exp(), drawn.to(batch.rollouts.logprobs))
 
 
 def sampled_kl(rollouts: Rollouts, other: Targets) -> tuple[Tensor, Tensor]:

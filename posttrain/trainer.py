@@ -19,7 +19,7 @@ from posttrain.policies.base import Policy, States
 from posttrain.ranks import Ranks
 from posttrain.registry import ConfigError
 from posttrain.teachers.base import Events, Teacher
-from posttrain.tracking import Averages, Evaluator, Grader, Point, judge, require_finite, track_step
+from posttrain.tracking import Averages, Evaluator, Grader, Point, judge, require_finite, track_step, track_update
 
 SOURCE_STREAM = 3  # the coins that choose between the student's completions and data rows
 
@@ -266,6 +266,7 @@ class Trainer:
             weighed = torch.where(micro.weight != 0, priced, torch.zeros_like(priced)) * micro.weight
             (weighed.sum() / total).backward()
             objective -= weighed.detach().sum()
+            track_update(averages, micro, scores)
             for name, value in self.algorithm.diagnostics(scores, micro).items():
                 averages.add(name, value, (micro.weight != 0).to(value))
         # Minus the summed objective: a step in which nothing counts has the loss -0.0, as it was recorded.

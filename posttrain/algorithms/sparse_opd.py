@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -83,10 +82,3 @@ class SparseOPD(Algorithm):
             return surrogates.reinforce(scores.logprobs, batch.advantages)
         log_ratio = scores.logprobs - batch.rollouts.logprobs
         return surrogates.ppo_clip(log_ratio, batch.advantages, self.clip, self.clip)
-
-    def diagnostics(self, scores: Scores, batch: Batch) -> Mapping[str, Tensor]:
-        assert batch.advantages is not None
-        return {
-            "selected_advantage": batch.advantages,
-            "selected_negative_share": (batch.advantages < 0).to(batch.weight),
-        }
