@@ -30,29 +30,33 @@ class Averages:
         self.weights[name] = self.weights.get(name, 0.0) + weight.sum(dtype=torch.float64)
 
     def means(self, ranks: Ranks) -> dict[str, float]:
-        """The mean of each name over all ranks; a name without any weight is left out."""
-        if not self.sums:
-            return {}
-        stacked = torch.stack([torch.stack(list(self.sums.values())), torch.stack(list(self.weights.values()))])
-        sums, weights = ranks.sum(stacked).tolist()
-        return {name: s / w for name, s, w in zip(self.sums, sums, weights, strict=True) if w}
+        """The mean of each name over all ranks; a name without any weight is left out, a rank may have none at all."""
+        whole = Averages()
+        for sums, weights in ranks.gather((self.sums, self.weights)):
+            for name in sums:
+                whole.sums[name] = whole.sums.get(name, 0.0) + sums[name]
+                whole.weights[name] = whole.weights.get(name, 0.0) + weights[name]
+        return {name: float(whole.sums[name] / weight) for name, weight in whole.weights.items() if weight}
 
 
 def track_step(averages: Averages, batch: Batch, signals: Signals) -> None:
     """Entropy, KL and reward over all sampled tokens; what is selected over the supervised ones."""
     rollouts = batch.rollouts
     mask = rollouts.mask.to(rollouts.logprobs)
+    drawn = mask * (rollouts.source == 0).unsqueeze(1)  # data rows have neither log-probs nor entropy of their own
     if signals.teacher is not None:
         apart = (signals.teacher.logprobs - rollouts.logprobs).abs()
-        averages.add("selected_discrepancy", apart, batch.where.to(mask))
+        averages.add("selected_discrepancy", apart, batch.where * drawn)
         averages.add("kl_to_teacher_sampled", *sampled_kl(rollouts, signals.teacher))
     if signals.reference is not None:
         averages.add("kl_to_reference_sampled", *sampled_kl(rollouts, signals.reference))
     if signals.rewards is not None:
         averages.add("reward", signals.rewards.values, signals.rewards.valid.to(mask))
-        zero_variance = (signals.rewards.values == signals.rewards.values[:, :1]).all(1, keepdim=True)
+        values, failed = signals.rewards.values, ~signals.rewards.valid
+        lowest = values.masked_fill(failed, torch.inf).amin(1, keepdim=True)
+        zero_variance = lowest >= values.masked_fill(failed, -torch.inf).amax(1, keepdim=True)
         averages.add("zero_variance_groups", zero_variance.to(mask), torch.ones_like(zero_variance, dtype=mask.dtype))
-    averages.add("policy_entropy", rollouts.entropy, mask)
+    averages.add("policy_entropy", rollouts.entropy, drawn)
     _track_selection(averages, batch)
 
 

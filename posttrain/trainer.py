@@ -16,8 +16,8 @@ from posttrain.algorithms.base import Algorithm
 from posttrain.batch import Batch, Problem, Rollouts, Scores, Signals, concatenate
 from posttrain.functional.selection import keyed_uniforms
 from posttrain.policies.base import Policy, States
+from posttrain.ranges import BELOW_ONE, NOT_NEGATIVE, POSITIVE, at_least, check, or_null
 from posttrain.ranks import Ranks
-from posttrain.registry import ConfigError
 from posttrain.teachers.base import Events, Teacher
 from posttrain.tracking import Averages, Evaluator, Grader, Point, judge, require_finite, track_step, track_update
 
@@ -47,22 +47,13 @@ class Optimization:
     eval_steps: int | None = None  # None: a tenth of `steps`
 
     def __post_init__(self) -> None:
-        least = {"steps": 1, "problems_per_step": 1, "group_size": 1, "num_iterations": 1, "warmup_steps": 0}
-        for name, low in least.items():
-            if getattr(self, name) < low:
-                raise ConfigError(f"{name}: found {getattr(self, name)}, expected at least {low}")
-        for name in ("minibatch_problems", "micro_batch_size", "eval_steps", "max_grad_norm", "max_grad_value"):
-            value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise ConfigError(f"{name}: found {value}, expected a number above 0, or null")
-        if not 0 < self.learning_rate < float("inf"):
-            raise ConfigError(f"learning_rate: found {self.learning_rate}, expected a number above 0")
-        for name in ("adam_beta1", "adam_beta2"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ConfigError(f"{name}: found {getattr(self, name)}, expected 0 to below 1")
-        for name in ("adam_epsilon", "weight_decay"):
-            if not 0 <= getattr(self, name) < float("inf"):
-                raise ConfigError(f"{name}: found {getattr(self, name)}, expected 0 or more")
+        one, number = at_least(1), or_null(POSITIVE)
+        check("", self, steps=one, problems_per_step=one, group_size=one, num_iterations=one, warmup_steps=at_least(0))
+        check("", self, minibatch_problems=number, micro_batch_size=number, eval_steps=number)
+        check("", self, max_grad_norm=number, max_grad_value=number, learning_rate=POSITIVE)
+        check(
+            "", self, adam_beta1=BELOW_ONE, adam_beta2=BELOW_ONE, adam_epsilon=NOT_NEGATIVE, weight_decay=NOT_NEGATIVE
+        )
 
     @property
     def evaluation_period(self) -> int:

@@ -56,7 +56,11 @@ def tabular(algorithm, policy="bandit", positions=1, candidates=4, group_size=2,
     size = positions * candidates
     blocks = np.eye(problems * size).reshape(problems, positions, candidates, problems * size)
     words = tuple(map(str, range(candidates)))
-    posed = tuple(Problem(f"p{i}", "", words[0], candidates=words, features=block) for i, block in enumerate(blocks))
+    rows = tuple(" ".join([words[i % candidates]] * positions) for i in range(group_size))
+    posed = tuple(
+        Problem(f"p{i}", "", words[0], candidates=words, features=block, responses=rows)
+        for i, block in enumerate(blocks)
+    )
     tables = {name: {"weight": rng.normal(size=problems * size)} for name in ("student", "teacher")}
     if policy == "tree":
         for table in tables.values():

@@ -10,7 +10,8 @@ from torch import Tensor
 from posttrain.algorithms.base import Algorithm, Need
 from posttrain.batch import Batch, Rollouts, Scores, Signals
 from posttrain.functional import preferences
-from posttrain.registry import ConfigError, algorithms
+from posttrain.ranges import POSITIVE, Range, check
+from posttrain.registry import algorithms
 
 
 @algorithms.register("dpo")
@@ -29,10 +30,7 @@ class DPO(Algorithm):
     smoothing: float = 0.0
 
     def __post_init__(self) -> None:
-        if not self.beta > 0:
-            raise ConfigError(f"algorithm.beta: found {self.beta}, expected a number above 0")
-        if not 0 <= self.smoothing < 0.5:
-            raise ConfigError(f"algorithm.smoothing: found {self.smoothing}, expected 0 to below 0.5")
+        check("algorithm", self, beta=POSITIVE, smoothing=Range("0 to below 0.5", lambda value: 0 <= value < 0.5))
 
     @property
     def needs(self) -> frozenset[Need]:

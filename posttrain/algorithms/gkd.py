@@ -10,7 +10,8 @@ from posttrain.algorithms.base import Algorithm, Need
 from posttrain.batch import Batch, Rollouts, Scores, Signals
 from posttrain.functional import divergences, weighting
 from posttrain.policies.base import Divergence, DivergenceKind
-from posttrain.registry import ConfigError, algorithms
+from posttrain.ranges import UNIT, at_least, check, or_null
+from posttrain.registry import algorithms
 
 
 @algorithms.register("gkd")
@@ -31,13 +32,7 @@ class GKD(Algorithm):
     support: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("beta", "student_share"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ConfigError(f"algorithm.{name}: found {getattr(self, name)}, expected 0 to 1")
-        if self.support is not None and self.support < 1:
-            raise ConfigError(
-                f"algorithm.support: found {self.support}, expected at least 1, or null for the full vocabulary"
-            )
+        check("algorithm", self, beta=UNIT, student_share=UNIT, support=or_null(at_least(1)))
 
     @property
     def needs(self) -> frozenset[Need]:

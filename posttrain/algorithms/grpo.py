@@ -11,7 +11,8 @@ from posttrain.algorithms.base import Algorithm, Need, judged, per_token
 from posttrain.batch import Batch, Rollouts, Scores, Signals
 from posttrain.functional import advantages, surrogates, weighting
 from posttrain.functional.divergences import Estimator, kl_estimator
-from posttrain.registry import ConfigError, algorithms
+from posttrain.ranges import NOT_NEGATIVE, OPEN_UNIT, check
+from posttrain.registry import algorithms
 
 
 @algorithms.register("grpo")
@@ -30,10 +31,7 @@ class GRPO(Algorithm):
     kl: Estimator = "k3"
 
     def __post_init__(self) -> None:
-        if not 0 < self.clip < 1:
-            raise ConfigError(f"algorithm.clip: found {self.clip}, expected a number between 0 and 1")
-        if self.kl_coef < 0:
-            raise ConfigError(f"algorithm.kl_coef: found {self.kl_coef}, expected 0 or more")
+        check("algorithm", self, clip=OPEN_UNIT, kl_coef=NOT_NEGATIVE)
 
     @property
     def needs(self) -> frozenset[Need]:

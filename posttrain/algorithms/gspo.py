@@ -11,7 +11,8 @@ from torch import Tensor
 from posttrain.algorithms.base import Algorithm, Need, judged
 from posttrain.batch import Batch, Rollouts, Scores, Signals
 from posttrain.functional import advantages, surrogates
-from posttrain.registry import ConfigError, algorithms
+from posttrain.ranges import OPEN_UNIT, check
+from posttrain.registry import algorithms
 
 
 @algorithms.register("gspo")
@@ -26,9 +27,7 @@ class GSPO(Algorithm):
     clip_high: float = 4e-4
 
     def __post_init__(self) -> None:
-        for name in ("clip_low", "clip_high"):
-            if not 0 < getattr(self, name) < 1:
-                raise ConfigError(f"algorithm.{name}: found {getattr(self, name)}, expected a number between 0 and 1")
+        check("algorithm", self, clip_low=OPEN_UNIT, clip_high=OPEN_UNIT)
 
     @property
     def needs(self) -> frozenset[Need]:

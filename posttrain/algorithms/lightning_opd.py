@@ -9,7 +9,8 @@ from torch import Tensor
 from posttrain.algorithms.base import Algorithm, Need
 from posttrain.batch import Batch, Rollouts, Scores, Signals
 from posttrain.functional import surrogates, weighting
-from posttrain.registry import ConfigError, algorithms
+from posttrain.ranges import OPEN_UNIT, check
+from posttrain.registry import algorithms
 
 
 @algorithms.register("lightning-opd")
@@ -28,8 +29,7 @@ class LightningOPD(Algorithm):
     clip: float = 0.2
 
     def __post_init__(self) -> None:
-        if not 0 < self.clip < 1:
-            raise ConfigError(f"algorithm.clip: found {self.clip}, expected a number between 0 and 1")
+        check("algorithm", self, clip=OPEN_UNIT)
 
     @property
     def needs(self) -> frozenset[Need]:

@@ -10,7 +10,8 @@ from torch import Tensor
 from posttrain.algorithms.base import Algorithm, Need, per_token
 from posttrain.batch import Batch, Rollouts, Scores, Signals
 from posttrain.functional import advantages, surrogates, weighting
-from posttrain.registry import ConfigError, algorithms
+from posttrain.ranges import NOT_NEGATIVE, POSITIVE, check
+from posttrain.registry import algorithms
 
 
 @algorithms.register("opd")
@@ -29,8 +30,7 @@ class OPD(Algorithm):
     normaliser: Literal["tokens", "sequence_sum"] = "tokens"
 
     def __post_init__(self) -> None:
-        if not self.coefficient > 0:
-            raise ConfigError(f"algorithm.coefficient: found {self.coefficient}, expected a number above 0")
+        check("algorithm", self, coefficient=POSITIVE, reward_weight=NOT_NEGATIVE)
 
     @property
     def needs(self) -> frozenset[Need]:

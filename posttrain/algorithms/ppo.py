@@ -12,7 +12,8 @@ from posttrain.algorithms.base import Algorithm, Need, judged
 from posttrain.batch import Batch, Rollouts, Scores, Signals
 from posttrain.functional import advantages, surrogates, weighting
 from posttrain.functional.divergences import kl_estimator
-from posttrain.registry import ConfigError, algorithms
+from posttrain.ranges import NOT_NEGATIVE, OPEN_UNIT, UNIT, check
+from posttrain.registry import algorithms
 
 
 @algorithms.register("ppo")
@@ -35,15 +36,8 @@ class PPO(Algorithm):
     lam: float = 0.95
 
     def __post_init__(self) -> None:
-        for name in ("clip", "value_clip"):
-            if not 0 < getattr(self, name) < 1:
-                raise ConfigError(f"algorithm.{name}: found {getattr(self, name)}, expected a number between 0 and 1")
-        for name in ("gamma", "lam"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ConfigError(f"algorithm.{name}: found {getattr(self, name)}, expected 0 to 1")
-        for name in ("value_coef", "kl_coef"):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"algorithm.{name}: found {getattr(self, name)}, expected 0 or more")
+        check("algorithm", self, clip=OPEN_UNIT, value_clip=OPEN_UNIT, gamma=UNIT, lam=UNIT)
+        check("algorithm", self, value_coef=NOT_NEGATIVE, kl_coef=NOT_NEGATIVE)
 
     @property
     def needs(self) -> frozenset[Need]:

@@ -10,7 +10,8 @@ from posttrain.algorithms.base import Algorithm, Need, judged, per_token
 from posttrain.batch import Batch, Rollouts, Scores, Signals
 from posttrain.functional import advantages, surrogates, weighting
 from posttrain.functional.divergences import kl_estimator
-from posttrain.registry import ConfigError, algorithms
+from posttrain.ranges import NOT_NEGATIVE, check
+from posttrain.registry import algorithms
 
 
 @algorithms.register("rloo")
@@ -27,8 +28,7 @@ class RLOO(Algorithm):
     kl_coef: float = 0.03
 
     def __post_init__(self) -> None:
-        if self.kl_coef < 0:
-            raise ConfigError(f"algorithm.kl_coef: found {self.kl_coef}, expected 0 or more")
+        check("algorithm", self, kl_coef=NOT_NEGATIVE)
 
     @property
     def needs(self) -> frozenset[Need]:

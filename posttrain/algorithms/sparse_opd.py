@@ -12,7 +12,8 @@ from posttrain.algorithms.base import Algorithm, Need, per_token
 from posttrain.batch import Batch, Rollouts, Scores, Signals
 from posttrain.functional import advantages, surrogates, weighting
 from posttrain.functional.selection import Select, select
-from posttrain.registry import ConfigError, algorithms
+from posttrain.ranges import OPEN_UNIT, check
+from posttrain.registry import algorithms
 
 
 @algorithms.register("sparse-opd")
@@ -35,8 +36,7 @@ class SparseOPD(Algorithm):
     clip: float = 0.2
 
     def __post_init__(self) -> None:
-        if not 0 < self.clip < 1:
-            raise ConfigError(f"algorithm.clip: found {self.clip}, expected a number between 0 and 1")
+        check("algorithm", self, clip=OPEN_UNIT)
 
     @property
     def needs(self) -> frozenset[Need]:

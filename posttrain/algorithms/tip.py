@@ -12,7 +12,8 @@ from posttrain.batch import Batch, Rollouts, Scores, Signals
 from posttrain.functional import weighting
 from posttrain.functional.selection import Select, keyed_uniforms, select, soft_or
 from posttrain.policies.base import Divergence
-from posttrain.registry import ConfigError, algorithms
+from posttrain.ranges import SHARE, check
+from posttrain.registry import algorithms
 
 RANDOM_STREAM = 11  # the control's draws
 
@@ -33,8 +34,7 @@ class TIP(Algorithm):
     score: Literal["soft_or", "entropy", "divergence", "random"] = "soft_or"
 
     def __post_init__(self) -> None:
-        if not 0 < self.keep <= 1:
-            raise ConfigError(f"algorithm.keep: found {self.keep}, expected above 0 and at most 1")
+        check("algorithm", self, keep=SHARE)
 
     @property
     def needs(self) -> frozenset[Need]:

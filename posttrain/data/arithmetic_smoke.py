@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from posttrain.batch import Problem, ProblemSet
-from posttrain.registry import ConfigError, datasets
+from posttrain.ranges import at_least, check
+from posttrain.registry import datasets
 
 OFFSETS = (0.0, 1.0, -1.0, 2.0, -3.0, 5.0)
 FEATURES = ("bias", "signed_value", "magnitude", "integer", "concise", "has_equation", "step_count", "self_check")
@@ -32,8 +33,7 @@ class ArithmeticSmoke:
     maximum_examples: int = 192  # training problems; a quarter of them, at least 64, is held out
 
     def __post_init__(self) -> None:
-        if self.maximum_examples < 1:
-            raise ConfigError(f"dataset.maximum_examples: found {self.maximum_examples}, expected at least 1")
+        check("dataset", self, maximum_examples=at_least(1))
 
     def build(self, seed: int) -> ProblemSet:
         """The problems of one seed."""

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from posttrain.batch import Problem, ProblemSet
-from posttrain.registry import ConfigError, datasets
+from posttrain.ranges import NOT_NEGATIVE, UNIT, Range, at_least, check
+from posttrain.registry import datasets
 
 GRID = 8  # features and directions are drawn as integers in -GRID..GRID, so they are equal on every machine
 
@@ -38,21 +39,11 @@ class Decisions:
     prefix: float = 0.0  # strength of the dependence on the token before (policy.name=tree)
 
     def __post_init__(self) -> None:
-        counts = ("train_examples", "validation_examples", "positions", "known", "new")
-        for name in counts:
-            if getattr(self, name) < 1:
-                raise ConfigError(f"dataset.{name}: found {getattr(self, name)}, expected at least 1")
-        if self.candidates < 2:
-            raise ConfigError(f"dataset.candidates: found {self.candidates}, expected at least 2")
-        if self.hidden < 0:
-            raise ConfigError(f"dataset.hidden: found {self.hidden}, expected 0 or more")
-        if self.minimum_positions is not None and not 1 <= self.minimum_positions <= self.positions:
-            raise ConfigError(
-                f"dataset.minimum_positions: found {self.minimum_positions}, expected 1 to {self.positions}"
-            )
-        for name in ("fork_rate", "distance"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ConfigError(f"dataset.{name}: found {getattr(self, name)}, expected 0 to 1")
+        one = at_least(1)
+        check("dataset", self, train_examples=one, validation_examples=one, positions=one, known=one, new=one)
+        check("dataset", self, candidates=at_least(2), hidden=at_least(0), fork_rate=UNIT, distance=UNIT)
+        length = Range(f"1 to {self.positions}, or null", lambda value: value is None or 1 <= value <= self.positions)
+        check("dataset", self, minimum_positions=length, sharpness=NOT_NEGATIVE, prefix=NOT_NEGATIVE)
 
     def build(self, seed: int) -> ProblemSet:
         """World, training and held-out problems of one seed, in this order from one stream."""

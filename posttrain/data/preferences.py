@@ -8,7 +8,8 @@ import numpy as np
 
 from posttrain.batch import Problem, ProblemSet
 from posttrain.data.decisions import GRID
-from posttrain.registry import ConfigError, datasets
+from posttrain.ranges import NOT_NEGATIVE, at_least, check
+from posttrain.registry import datasets
 
 
 @datasets.register("preferences")
@@ -24,11 +25,8 @@ class Preferences:
     noise: float = 1.0  # 0 labels every pair by the sign of the gap
 
     def __post_init__(self) -> None:
-        for name, least in (("train_examples", 1), ("validation_examples", 1), ("features", 1), ("candidates", 2)):
-            if getattr(self, name) < least:
-                raise ConfigError(f"dataset.{name}: found {getattr(self, name)}, expected at least {least}")
-        if self.noise < 0:
-            raise ConfigError(f"dataset.noise: found {self.noise}, expected 0 or more")
+        check("dataset", self, train_examples=at_least(1), validation_examples=at_least(1), candidates=at_least(2))
+        check("dataset", self, features=at_least(1), scale=NOT_NEGATIVE, noise=NOT_NEGATIVE)
 
     def build(self, seed: int) -> ProblemSet:
         """Judge, training and held-out problems of one seed, in this order from one stream."""

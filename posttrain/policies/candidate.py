@@ -20,6 +20,7 @@ from torch import Tensor
 from posttrain.batch import SOURCES, Problem, Rollouts, Scores, Source, Targets
 from posttrain.functional import divergences
 from posttrain.policies.base import Divergence, Expectations, Policy, States
+from posttrain.ranges import NOT_NEGATIVE, POSITIVE, Range, check
 from posttrain.registry import ConfigError, policies
 
 Weights = Mapping[str, np.ndarray]
@@ -36,10 +37,7 @@ class CandidateConfig:
     start: str | None = None  # a checkpoint the dataset knows; None starts at zero, the uniform policy
 
     def __post_init__(self) -> None:
-        if not self.temperature > 0:
-            raise ConfigError(f"policy.temperature: found {self.temperature}, expected a number above 0")
-        if not self.log_floor >= 0:
-            raise ConfigError(f"policy.log_floor: found {self.log_floor}, expected 0 or a small positive number")
+        check("policy", self, temperature=POSITIVE, log_floor=NOT_NEGATIVE)
 
 
 @policies.register("bandit")
@@ -75,8 +73,8 @@ class Tree(CandidateConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 1 <= self.memory <= 3:
-            raise ConfigError(f"policy.memory: found {self.memory}, expected 1, 2 or 3 (contexts grow as (V + 1)^m)")
+        few = Range("1, 2 or 3 (contexts grow as (V + 1)^m)", lambda value: 1 <= value <= 3)
+        check("policy", self, memory=few)
 
     def build(self, problems: Sequence[Problem], weights: Weights, critic: bool) -> CandidatePolicy:
         """The policy over `problems`; without weights all logits start at zero."""

@@ -15,6 +15,7 @@ from torch import Tensor
 from posttrain.batch import Rollouts, Scores, Targets
 from posttrain.functional.divergences import kl_estimator
 from posttrain.policies.base import Policy, States
+from posttrain.ranges import POSITIVE, check
 from posttrain.registry import ConfigError, teachers
 from posttrain.teachers.base import Events, Surroundings
 from posttrain.teachers.frozen import Frozen
@@ -33,10 +34,7 @@ class Cached:
     on_drift: Literal["record", "error"] = "record"
 
     def __post_init__(self) -> None:
-        if not self.drift_limit > 0:
-            raise ConfigError(
-                f"teacher.drift_limit: found {self.drift_limit}, expected a number above 0 (nats per token)"
-            )
+        check("teacher", self, drift_limit=POSITIVE)
 
     def build(self, surroundings: Surroundings) -> CachedTeacher:
         """The store over a frozen teacher."""

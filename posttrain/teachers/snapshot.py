@@ -8,7 +8,8 @@ from torch import Tensor
 
 from posttrain.batch import Rollouts, Scores, Targets
 from posttrain.policies.base import Policy, States
-from posttrain.registry import ConfigError, teachers
+from posttrain.ranges import at_least, check
+from posttrain.registry import teachers
 from posttrain.teachers.base import Events, Surroundings
 
 
@@ -20,8 +21,7 @@ class Snapshot:
     refresh_every: int = 16
 
     def __post_init__(self) -> None:
-        if self.refresh_every < 1:
-            raise ConfigError(f"teacher.refresh_every: found {self.refresh_every}, expected at least 1")
+        check("teacher", self, refresh_every=at_least(1))
 
     def build(self, surroundings: Surroundings) -> SnapshotTeacher:
         """The first snapshot is the student's start."""

@@ -70,7 +70,8 @@ def trainer_for(algorithm: Algorithm, setting: Setting = PLAIN) -> Trainer:
     """A trainer in the state before its first step: student, reference and teacher are three different policies."""
     size = 2 if "pairs" in algorithm.needs else max(setting.group_size, algorithm.minimum_group)
     config, problems = _built(setting, size)
-    trainer = assemble(replace(config, algorithm=algorithm), setting.seed, problems=problems)
+    names = {**config.names, "algorithm": type(algorithm).__name__}
+    trainer = assemble(replace(config, algorithm=algorithm, names=names), setting.seed, problems=problems)
     trainer.grader = grade
     nudge(trainer.policy, 0.3, setting.seed)
     if algorithm.rollouts == "once":

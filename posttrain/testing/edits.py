@@ -45,13 +45,14 @@ def take(rollouts: Rollouts, rows: Sequence[int]) -> Rollouts:
     return replace(rollouts, **taken)
 
 
-def spoil(value: Tensor, keep: Tensor, seed: int = 0) -> Tensor:
-    """Large numbers of either sign wherever `keep` [B, T] or [B] is false; integers stay what they are."""
+def spoil(value: Tensor, keep: Tensor, seed: int = 0, negative: bool = False) -> Tensor:
+    """Large numbers (below zero for log-probs) wherever `keep` [B, T] or [B] is false; integers stay what they are."""
     if not value.is_floating_point():
         return value
     noise = torch.randn(value.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    noise = GARBAGE * (-noise.abs() if negative else noise)
     keep = keep.reshape(*keep.shape, *[1] * (value.dim() - keep.dim()))
-    return torch.where(keep, value, (GARBAGE * noise).to(value))
+    return torch.where(keep, value, noise.to(value))
 
 
 def spoil_rollouts(rollouts: Rollouts, vocabulary: int) -> Rollouts:
@@ -61,7 +62,7 @@ def spoil_rollouts(rollouts: Rollouts, vocabulary: int) -> Rollouts:
     return replace(
         rollouts,
         completion_ids=torch.where(rollouts.mask, rollouts.completion_ids, ids),
-        logprobs=spoil(rollouts.logprobs, rollouts.mask, 2),
+        logprobs=spoil(rollouts.logprobs, rollouts.mask, 2, negative=True),
         entropy=spoil(rollouts.entropy, rollouts.mask, 3),
     )
 
@@ -93,13 +94,14 @@ def spoil_batch(batch: Batch) -> Batch:
             spoilt[name] = spoil(value, where if value.dim() == 2 else where.any(1), 5)
     for name in ("teacher", "reference"):
         spoilt[name] = spoil_targets(getattr(batch, name), where)
-    rollouts = replace(batch.rollouts, logprobs=spoil(batch.rollouts.logprobs, where, 6))
+    rollouts = replace(batch.rollouts, logprobs=spoil(batch.rollouts.logprobs, where, 6, negative=True))
     return replace(batch, rollouts=rollouts, **spoilt)
 
 
 def _spoil_fields(holder: Any, keep: Tensor) -> Any:
     values = {f.name: getattr(holder, f.name) for f in fields(holder)}
-    return replace(holder, **{n: spoil(v, keep, 7) for n, v in values.items() if isinstance(v, Tensor)})
+    tensors = {name: value for name, value in values.items() if isinstance(value, Tensor)}
+    return replace(holder, **{n: spoil(v, keep, 7, negative=n.endswith("logprobs")) for n, v in tensors.items()})
 
 
 # -- padding --------------------------------------------------------------------------------------------------

@@ -1,0 +1,189 @@
+"""How fast the mechanism tier is, as one JSON object: python benchmarks/speed.py [--quick]
+
+Every number is a median, or the best of several where it says so, of this process on one thread. Compare ratios and
+differences within one run; seconds belong to the machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import correlation, linear_regression, median
+from typing import Any
+
+import torch
+
+import posttrain
+from posttrain import settings
+from posttrain.assembly import assemble, pin
+from posttrain.evaluation import train
+from posttrain.registry import algorithms
+from posttrain.trainer import Outcome
+
+RECORDED = "sparse-opd"  # its default configuration is the recorded protocol
+SEED = 42
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(posttrain.__file__).parents[1])}
+IMPORTS = "import time; t = time.perf_counter(); import {}; print(time.perf_counter() - t)"
+LOADED = """
+import json, sys, tempfile
+from posttrain.evaluation import train
+with tempfile.TemporaryDirectory() as folder:
+    train("sparse-opd", steps=2, seeds="42", output=folder)
+print(json.dumps(sorted({name.split(".")[0] for name in sys.modules})))
+"""
+HEAVY = ("accelerate", "datasets", "pandas", "pyarrow", "torch", "transformers")
+
+
+def main() -> None:
+    """Measures everything and prints it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="fewer repetitions: a check that it runs")
+    rounds = 1 if parser.parse_args().quick else 5
+    pin()
+    found = {
+        "rounds": rounds,
+        "recorded_seed": recorded_seed(rounds),
+        "against_steps": against_steps(rounds),
+        "against_seeds": against_seeds(rounds),
+        "start": start(5 if rounds == 1 else 15),
+        "step_relative_to_reinforce": steps_of_all(rounds),
+        "loaded_on_the_l1_path": loaded(),
+        "environment": {
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "cpus": os.cpu_count(),
+            "load_average": round(os.getloadavg()[0], 1),
+        },
+    }
+    print(json.dumps(rounded(found), indent=2))
+
+
+# -- training -------------------------------------------------------------------------------------------------
+
+
+def one_seed(algorithm: str, **options: Any) -> tuple[float, Outcome]:
+    """Seconds of one seed, data and evaluations included, and what came out."""
+    config = settings.load(algorithm, overrides=options)
+    began = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        outcome = assemble(config, SEED, folder=Path(folder)).run()
+    return time.perf_counter() - began, outcome
+
+
+def recorded_seed(rounds: int) -> dict[str, Any]:
+    """One seed of the recorded protocol: data, 100 updates, 12 evaluations."""
+    one_seed(RECORDED)  # the first of a process pays for lazy imports
+    runs = [one_seed(RECORDED) for _ in range(2 * rounds + 1)]
+    phases = {name: median(outcome.seconds[name] for _, outcome in runs) for name in runs[0][1].seconds}
+    seconds = median(seconds for seconds, _ in runs)
+    return {
+        "seconds": seconds,
+        "evaluations": 1 + len(runs[0][1].history),
+        "share_of_phases": {name: spent / seconds for name, spent in phases.items()},
+    }
+
+
+def against_steps(rounds: int) -> dict[str, Any]:
+    """Seconds of one recorded seed, evaluated every ten updates: the best of several."""
+    return line((100, 200, 400), rounds, lambda steps: one_seed(RECORDED, steps=steps, eval_steps=10)[0])
+
+
+def against_seeds(rounds: int) -> dict[str, Any]:
+    """Seconds of `train` from the plan to the execution record: the best of several."""
+
+    def whole(seeds: int) -> float:
+        with tempfile.TemporaryDirectory() as folder:
+            began = time.perf_counter()
+            train(RECORDED, seeds=f"{SEED}-{SEED + seeds - 1}", output=folder)
+            return time.perf_counter() - began
+
+    return line((1, 2, 4), rounds, whole)
+
+
+def line(sizes: Sequence[int], rounds: int, seconds: Callable[[int], float]) -> dict[str, Any]:
+    """A straight line through the best time of each size; the sizes take turns, so that drift meets all of them."""
+    taken = [[seconds(size) for size in sizes] for _ in range(rounds)]
+    best = [min(column) for column in zip(*taken, strict=True)]
+    slope, intercept = linear_regression(sizes, best)
+    return {
+        "seconds": dict(zip(map(str, sizes), best, strict=True)),
+        "slope": slope,
+        "intercept": intercept,
+        "intercept_over_smallest": intercept / best[0],
+        "r_squared": correlation(sizes, best) ** 2,
+    }
+
+
+def steps_of_all(rounds: int) -> dict[str, Any]:
+    """Seconds of one step without evaluation, each algorithm under its own L1 configuration, over reinforce's.
+
+    Configurations differ in length and group size, so the tokens of a step are given too. What an algorithm does once
+    before training (the completions and the cache of lightning-opd) is shared out over its steps.
+    """
+    names = [name for name in algorithms.names() if (settings.config_folder() / name / "l1.yaml").is_file()]
+    steps = 20 if rounds == 1 else 50
+    spent: dict[str, list[float]] = {name: [] for name in names}
+    tokens: dict[str, float] = {}
+    for _ in range(rounds):
+        for name in names:
+            seconds, outcome = one_seed(name, steps=steps, eval_steps=steps)
+            spent[name].append((seconds - outcome.seconds["evaluate"]) / steps)
+            tokens[name] = outcome.last_diagnostics["sampled_positions"]
+    base = median(spent["reinforce"])
+    return {
+        name: {"step": median(spent[name]) / base, "tokens": tokens[name] / tokens["reinforce"]}
+        for name in sorted(names, key=lambda name: median(spent[name]))
+    }
+
+
+# -- processes ------------------------------------------------------------------------------------------------
+
+
+def start(times: int) -> dict[str, Any]:
+    """Seconds to start: `posttrain --help` beyond a bare interpreter, in turns, and imports as the process sees them."""
+    bare, helped = [], []
+    for _ in range(times):
+        bare.append(process("-c", "pass")[0])
+        helped.append(process("-m", "posttrain", "--help")[0])
+    shallow, deep = (
+        median(float(process("-c", IMPORTS.format(name))[1]) for _ in range(max(3, times // 3)))
+        for name in ("posttrain", "posttrain.evaluation")
+    )
+    return {
+        "bare_interpreter": median(bare),
+        "help_minus_bare": median(helped) - median(bare),
+        "import_posttrain": shallow,
+        "import_posttrain_evaluation": deep,
+    }
+
+
+def loaded() -> dict[str, Any]:
+    """Top-level modules in a fresh process that has trained: which heavy ones are among them."""
+    names = json.loads(process("-c", LOADED)[1])
+    return {"top_level_modules": len(names), **{name: name in names for name in HEAVY}}
+
+
+def process(*arguments: str) -> tuple[float, str]:
+    """Seconds and output of a fresh interpreter."""
+    began = time.perf_counter()
+    done = subprocess.run([sys.executable, *arguments], env=ENVIRONMENT, check=True, capture_output=True, text=True)
+    return time.perf_counter() - began, done.stdout
+
+
+def rounded(found: Any) -> Any:
+    """Floats to four significant digits."""
+    if isinstance(found, dict):
+        return {name: rounded(value) for name, value in found.items()}
+    return float(f"{found:.4g}") if isinstance(found, float) else found
+
+
+if __name__ == "__main__":
+    main()
