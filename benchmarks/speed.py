@@ -1,7 +1,7 @@
 """How fast the mechanism tier is, as one JSON object: python benchmarks/speed.py [--quick]
 
-Every number is a median, or the best of several where it says so, of this process on one thread. Compare ratios and
-differences within one run; seconds belong to the machine.
+Training is measured in CPU seconds of this process, which runs one thread, so that a busy machine disturbs it little.
+Compare ratios and differences within one run; seconds belong to the machine.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from posttrain.trainer import Outcome
 
 RECORDED = "sparse-opd"  # its default configuration is the recorded protocol
 SEED = 42
+SHORT, LONG = 10, 60  # steps of the two runs whose difference is the price of a step
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(posttrain.__file__).parents[1])}
 IMPORTS = "import time; t = time.perf_counter(); import {}; print(time.perf_counter() - t)"
 LOADED = """
@@ -54,7 +55,7 @@ def main() -> None:
         "against_steps": against_steps(rounds),
         "against_seeds": against_seeds(rounds),
         "start": start(5 if rounds == 1 else 15),
-        "step_relative_to_reinforce": steps_of_all(rounds),
+        "one_step_over_reinforce": steps_of_all(rounds),
         "loaded_on_the_l1_path": loaded(),
         "environment": {
             "python": platform.python_version(),
@@ -70,40 +71,46 @@ def main() -> None:
 
 
 def one_seed(algorithm: str, **options: Any) -> tuple[float, Outcome]:
-    """Seconds of one seed, data and evaluations included, and what came out."""
+    """CPU seconds of one seed, data and evaluations included, and what came out."""
     config = settings.load(algorithm, overrides=options)
-    began = time.perf_counter()
+    began = time.process_time()
     with tempfile.TemporaryDirectory() as folder:
         outcome = assemble(config, SEED, folder=Path(folder)).run()
-    return time.perf_counter() - began, outcome
+    return time.process_time() - began, outcome
 
 
 def recorded_seed(rounds: int) -> dict[str, Any]:
-    """One seed of the recorded protocol: data, 100 updates, 12 evaluations."""
+    """One seed of the recorded protocol: data, 100 updates, 12 evaluations. Medians."""
     one_seed(RECORDED)  # the first of a process pays for lazy imports
-    runs = [one_seed(RECORDED) for _ in range(2 * rounds + 1)]
-    phases = {name: median(outcome.seconds[name] for _, outcome in runs) for name in runs[0][1].seconds}
-    seconds = median(seconds for seconds, _ in runs)
+    wall, cpu, outcomes = [], [], []
+    for _ in range(2 * rounds + 1):
+        began = time.perf_counter()
+        seconds, outcome = one_seed(RECORDED)
+        wall.append(time.perf_counter() - began)
+        cpu.append(seconds)
+        outcomes.append(outcome)
+    phases = outcomes[0].seconds
     return {
-        "seconds": seconds,
-        "evaluations": 1 + len(runs[0][1].history),
-        "share_of_phases": {name: spent / seconds for name, spent in phases.items()},
+        "wall_seconds": median(wall),
+        "cpu_seconds": median(cpu),
+        "evaluations": 1 + len(outcomes[0].history),
+        "share_of_phases": {name: median(o.seconds[name] for o in outcomes) / median(wall) for name in phases},
     }
 
 
 def against_steps(rounds: int) -> dict[str, Any]:
-    """Seconds of one recorded seed, evaluated every ten updates: the best of several."""
+    """One recorded seed with more updates, evaluated every ten of them: the best of several."""
     return line((100, 200, 400), rounds, lambda steps: one_seed(RECORDED, steps=steps, eval_steps=10)[0])
 
 
 def against_seeds(rounds: int) -> dict[str, Any]:
-    """Seconds of `train` from the plan to the execution record: the best of several."""
+    """`train` with more seeds, from the plan to the execution record: the best of several."""
 
     def whole(seeds: int) -> float:
         with tempfile.TemporaryDirectory() as folder:
-            began = time.perf_counter()
+            began = time.process_time()
             train(RECORDED, seeds=f"{SEED}-{SEED + seeds - 1}", output=folder)
-            return time.perf_counter() - began
+            return time.process_time() - began
 
     return line((1, 2, 4), rounds, whole)
 
@@ -123,23 +130,23 @@ def line(sizes: Sequence[int], rounds: int, seconds: Callable[[int], float]) -> 
 
 
 def steps_of_all(rounds: int) -> dict[str, Any]:
-    """Seconds of one step without evaluation, each algorithm under its own L1 configuration, over reinforce's.
+    """One step of each algorithm under its own L1 configuration over one of reinforce: median ratios.
 
-    Configurations differ in length and group size, so the tokens of a step are given too. What an algorithm does once
-    before training (the completions and the cache of lightning-opd) is shared out over its steps.
+    A longer run minus a shorter one: data, evaluations and what is done once before training cancel. Configurations
+    differ in length and group size, so the tokens of a step are given too.
     """
     names = [name for name in algorithms.names() if (settings.config_folder() / name / "l1.yaml").is_file()]
-    steps = 20 if rounds == 1 else 50
     spent: dict[str, list[float]] = {name: [] for name in names}
     tokens: dict[str, float] = {}
     for _ in range(rounds):
         for name in names:
-            seconds, outcome = one_seed(name, steps=steps, eval_steps=steps)
-            spent[name].append((seconds - outcome.seconds["evaluate"]) / steps)
+            short, _ = one_seed(name, steps=SHORT, eval_steps=SHORT)
+            long, outcome = one_seed(name, steps=LONG, eval_steps=LONG)
+            spent[name].append((long - short) / (LONG - SHORT))
             tokens[name] = outcome.last_diagnostics["sampled_positions"]
     base = median(spent["reinforce"])
     return {
-        name: {"step": median(spent[name]) / base, "tokens": tokens[name] / tokens["reinforce"]}
+        name: {"seconds_ratio": median(spent[name]) / base, "tokens_ratio": tokens[name] / tokens["reinforce"]}
         for name in sorted(names, key=lambda name: median(spent[name]))
     }
 
@@ -148,7 +155,7 @@ def steps_of_all(rounds: int) -> dict[str, Any]:
 
 
 def start(times: int) -> dict[str, Any]:
-    """Seconds to start: `posttrain --help` beyond a bare interpreter, in turns, and imports as the process sees them."""
+    """Wall seconds: `posttrain --help` beyond a bare interpreter, in turns, and imports in fresh processes."""
     bare, helped = [], []
     for _ in range(times):
         bare.append(process("-c", "pass")[0])

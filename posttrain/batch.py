@@ -216,6 +216,19 @@ def concatenate(parts: Sequence[Rollouts], order: Sequence[int]) -> Rollouts:
     return Rollouts(**joined)
 
 
+def completion_numbers(problems: Sequence[Problem], group_size: int) -> Tensor:
+    """[B] int64: the number of each completion of its problem, counted on where a problem is drawn twice in a step.
+
+    The last part of a row's key: two rows of one step never share all four.
+    """
+    seen: dict[str, int] = {}
+    first = []
+    for problem in problems:
+        first.append(seen.get(problem.id, 0))
+        seen[problem.id] = first[-1] + group_size
+    return (torch.tensor(first).unsqueeze(1) + torch.arange(group_size)).flatten()
+
+
 _TOKEN_FIELDS = {"completion_ids", "mask", "logprobs", "entropy"}
 
 

@@ -129,7 +129,9 @@ class Trainer:
                 start = 0
                 for minibatch in batch.minibatches(self.options.minibatch_problems):
                     losses.append(self._update(minibatch, start, states, shared))
+                    require_finite(step, dict(zip(("loss", "gradient_norm"), losses[-1], strict=True)))
                     start += len(minibatch.rollouts.texts)
+            self.scheduler.step()
             if self.teacher:
                 self.teacher.after_update(step, self.policy)
         supervised, sampled = int(batch.where.sum()), int(rollouts.mask.sum())
@@ -232,10 +234,9 @@ class Trainer:
         norm = torch.nn.utils.clip_grad_norm_(self.parameters, self.options.max_grad_norm or float("inf"))
         if self.options.max_grad_value is not None:
             torch.nn.utils.clip_grad_value_(self.parameters, self.options.max_grad_value)
-        # A lost gradient must not reach the weights: when the error names the step, they are still those before it.
-        if torch.isfinite(norm):
+        # A lost number must not reach the weights: when the error names the step, they are still those before it.
+        if np.isfinite((loss, float(norm))).all():
             self.optimizer.step()
-            self.scheduler.step()
         self.critic_updates += "values" in self.algorithm.needs
         return loss, float(norm)
 

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from posttrain.batch import SOURCES, Problem, Rollouts, Scores, Source, Targets
+from posttrain.batch import SOURCES, Problem, Rollouts, Scores, Source, Targets, completion_numbers
 from posttrain.functional import divergences
 from posttrain.policies.base import Divergence, Expectations, Policy, States
 from posttrain.ranges import NOT_NEGATIVE, POSITIVE, Range, check
@@ -169,7 +169,7 @@ class CandidatePolicy(torch.nn.Module):
         rows = self._rows(problems).repeat_interleave(group_size)
         ids = ids.masked_fill(~self.lengths[rows], 0)
         count = len(rows)
-        completion = torch.arange(group_size).repeat(len(problems))
+        completion = completion_numbers(problems, group_size)
         keys = torch.stack([torch.full((count,), seed), torch.full((count,), step), rows, completion], dim=1)
         mask = self.lengths[rows]
         repeated = [problem for problem in problems for _ in range(group_size)]
@@ -241,7 +241,7 @@ class CandidatePolicy(torch.nn.Module):
         sampled = rollouts.completion_ids.unsqueeze(-1)
         absent = ~(ids == sampled).any(-1)
         ids[..., -1] = torch.where(absent, rollouts.completion_ids, ids[..., -1])
-        return Targets(scores.logprobs, where, ids, log_probs.gather(-1, ids), scores.entropy)
+        return Targets(scores.logprobs, where, ids, self._floored(log_probs).gather(-1, ids), scores.entropy)
 
     @torch.no_grad()
     def expectations(self, problems: Sequence[Problem], others: Mapping[str, Policy]) -> Expectations:

@@ -74,8 +74,7 @@ class CachedTeacher:
         found = torch.tensor([entry is not None for entry in entries])
         template = next((entry for entry in entries if entry is not None), None)
         if template is None:
-            empty = torch.zeros_like(rollouts.logprobs)
-            return Targets(empty, torch.zeros_like(where))
+            return _silence(rollouts, top_k)
         filled = [entry or {name: np.zeros_like(value) for name, value in template.items()} for entry in entries]
         length = where.shape[1]
         joined = {
@@ -93,13 +92,15 @@ class CachedTeacher:
     def states(self, rollouts: Rollouts) -> States:
         """A store holds no full distributions."""
         raise ConfigError(
-            "teacher.name: `cached` holds no full distributions. Write teacher.name=frozen or algorithm.top_k=K."
+            "teacher.name: `cached` holds no full distributions. Write teacher.name=frozen or algorithm.support=K."
         )
 
     def watch(self, rollouts: Rollouts, student: Scores) -> None:
         """Fires once each time the student leaves the policy that made the completions by more than the limit."""
-        apart = kl_estimator("k3", rollouts.logprobs, student.logprobs)
-        drift = float((apart * rollouts.mask).sum() / rollouts.mask.sum())
+        drawn = rollouts.mask & (rollouts.source == 0).unsqueeze(1)  # data rows have no log-probs to drift from
+        if not drawn.any():
+            return
+        drift = float(kl_estimator("k3", rollouts.logprobs, student.logprobs)[drawn].mean())
         if drift > self.config.drift_limit and not self.drifted:
             self.counted.drift_events += 1
             if self.config.on_drift == "error":
@@ -150,6 +151,15 @@ class CachedTeacher:
         entry = {"logprobs": targets.logprobs, "entropy": targets.entropy}
         entry |= {"support_ids": targets.support_ids, "support_logprobs": targets.support_logprobs}
         return {name: value.numpy() for name, value in entry.items() if value is not None}
+
+
+def _silence(rollouts: Rollouts, top_k: int | None) -> Targets:
+    """A teacher that has nothing to say about any token."""
+    nothing, support = torch.zeros_like(rollouts.logprobs), None
+    if top_k is not None:
+        support = nothing.unsqueeze(-1).repeat(1, 1, top_k)
+    ids = None if support is None else support.to(torch.int64)
+    return Targets(nothing, torch.zeros_like(rollouts.mask), ids, support, nothing)
 
 
 def _fit(array: np.ndarray, length: int) -> np.ndarray:

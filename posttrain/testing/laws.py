@@ -93,13 +93,13 @@ def law_3(algorithm: Algorithm, setting: Setting) -> None:
     rewards, teacher = step.signals.rewards, step.signals.teacher
     if rewards is not None:
         failed = Rewards(rewards.values, torch.zeros_like(rewards.valid))
-        alone = "teacher" not in algorithm.needs
+        alone = algorithm.needs <= {"rewards", "student", "values"}
         (zero if alone else finite)["rewards that all failed"] = prepare(trainer, problems, rollouts, rewards=failed)
         level = Rewards(torch.ones_like(rewards.values), torch.ones_like(rewards.valid))
         finite["equal rewards"] = prepare(trainer, problems, rollouts, rewards=level)
     if teacher is not None:
         silent = replace(teacher, mask=torch.zeros_like(teacher.mask))
-        alone = "rewards" not in algorithm.needs
+        alone = algorithm.needs <= {"teacher", "support", "student"}
         (zero if alone else finite)["a teacher that is silent"] = prepare(trainer, problems, rollouts, teacher=silent)
     for name, step in {**zero, **finite}.items():
         with moved(trainer):
@@ -122,9 +122,10 @@ def law_6(algorithm: Algorithm, setting: Setting) -> None:
     step = prepare(trainer, *draw(trainer))
     drawn = step.rollouts.mask & (step.rollouts.source == 0).unsqueeze(1)
     now = trainer.policy.score(step.rollouts, step.rollouts.mask).logprobs.detach()
-    apart = float((step.batch.rollouts.logprobs - now)[drawn].abs().max())
-    if apart:
-        raise LawBroken(6, setting, f"log-probs of the batch and of the current student differ by {apart:.3g}")
+    apart = (step.batch.rollouts.logprobs - now)[drawn].abs()
+    if apart.any():
+        found = f"log-probs of the batch and of the current student differ by {float(apart.max()):.3g}"
+        raise LawBroken(6, setting, found)
     whole = price(trainer, step)
     for name, trainer.algorithm in _variants(algorithm, lambda name: name.startswith("clip"), 0.5):
         same(6, setting, f"half of `{name}`", price(trainer, step), whole)

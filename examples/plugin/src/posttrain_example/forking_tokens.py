@@ -28,7 +28,9 @@ class ForkingTokens(Algorithm):
     """
 
     paper = "2506.01939"
-    title = "Beyond the 80/20 Rule: High-Entropy Minority Tokens Drive Effective Reinforcement Learning for LLM Reasoning"
+    title = (
+        "Beyond the 80/20 Rule: High-Entropy Minority Tokens Drive Effective Reinforcement Learning for LLM Reasoning"
+    )
 
     keep: float = 0.2
     score: Literal["highest", "lowest", "random"] = "highest"

@@ -1,0 +1,141 @@
+"""The training loop that tracks share: AdamW over shuffled epochs, hooks of an idea where it has some."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from posttrain.assembly import pin
+from posttrain.bench.models import initialise
+from posttrain.bench.track import Cell, Result, Settings
+from posttrain.registry import ConfigError
+
+# Streams of one seed, apart from the data's own.
+WEIGHTS, ORDER = 1, 2
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Examples: N of them, any shape after that."""
+
+    inputs: Tensor  # [N, ...]
+    targets: Tensor  # [N, ...]
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def rows(self, chosen: Tensor) -> Batch:
+        """Some of the examples."""
+        return Batch(self.inputs[chosen], self.targets[chosen])
+
+
+@dataclass(frozen=True)
+class Data:
+    """The data of one seed, and what the generator drew for them (integers and noise, not what follows from them)."""
+
+    train: Batch
+    test: Batch
+    drawn: Mapping[str, np.ndarray]  # split -> [N, ...]
+    further: Mapping[str, Batch] = field(default_factory=dict)  # other splits, such as one for calibration
+
+
+Loss = Callable[[Any, Batch, Settings], Tensor]
+Measure = Callable[[nn.Module, Data, Settings], Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Training:
+    """A task for gradient descent (see `track.Task`)."""
+
+    data: Callable[[int, Settings], Data]
+    model: Callable[[Settings, Settings], nn.Module]  # (settings, data options); its layers are drawn afterwards
+    loss: Loss
+    evaluate: Callable[[nn.Module, Data, Settings], float]
+    measure: Measure = lambda model, data, settings: {}
+
+    def drawn(self, seed: int, options: Settings) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+        """Each example by the digest of what was drawn for it."""
+        found = self.data(seed, options).drawn
+        return {split: [{"drawn": _digest([row])} for row in rows] for split, rows in found.items()}
+
+    def run(self, cell: Cell) -> Result:
+        """Trains one cell from the seed's weights, on the seed's data, in the seed's order."""
+        pin()
+        settings, idea = cell.settings, cell.idea
+        data = self.data(cell.seed, cell.data)
+        with torch.random.fork_rng(devices=()):  # a module from outside may draw from the global generator
+            torch.manual_seed(cell.seed)
+            model = initialise(self.model(settings, cell.data), _stream(cell.seed, WEIGHTS))
+            weights = _digest(parameter.detach().numpy() for parameter in model.parameters())
+            if idea is not None and idea.model is not None:
+                model = idea.model(model, settings)
+            order = epochs(len(data.train), int(settings["epochs"]), _stream(cell.seed, ORDER))
+            start = {"data": _digest(data.drawn.values()), "initial_weights": weights, "order": _digest([order.numpy()])}
+            if idea is not None and idea.order is not None:
+                order = _reordered(idea.order(order, data, settings), order)
+            optimizer = _optimizer(model, cell)
+            descend(model, optimizer, data.train, order, settings, self._loss(cell))
+        model.eval()
+        with torch.no_grad():
+            return Result(float(self.evaluate(model, data, settings)), self.measure(model, data, settings), start)
+
+    def _loss(self, cell: Cell) -> Loss:
+        changed = None if cell.idea is None else cell.idea.loss
+        if changed is None:
+            return self.loss
+        return lambda model, batch, settings: changed(model, batch, settings, self.loss)
+
+
+def descend(
+    model: nn.Module, optimizer: torch.optim.Optimizer, train: Batch, order: Tensor, settings: Settings, loss: Loss
+) -> None:
+    """One pass per row of `order` [E, N], in batches; the last batch of a pass may be smaller."""
+    model.train()
+    for epoch in order:
+        for chosen in epoch.split(int(settings["batch_size"])):
+            optimizer.zero_grad()
+            loss(model, train.rows(chosen), settings).backward()
+            optimizer.step()
+
+
+def epochs(count: int, number: int, stream: torch.Generator) -> Tensor:
+    """A permutation of `count` examples for each epoch: [E, N]."""
+    return torch.stack([torch.randperm(count, generator=stream) for _ in range(number)])
+
+
+def _reordered(found: Tensor, base: Tensor) -> Tensor:
+    """An idea's order, which may repeat examples but not train longer."""
+    if found.shape != base.shape or found.min() < 0 or found.max() >= base.shape[1]:
+        raise ConfigError(
+            f"idea.order: found shape {tuple(found.shape)}, expected {tuple(base.shape)} of numbers below "
+            f"{base.shape[1]}: a row for each epoch, so that both arms see equally many examples"
+        )
+    return found
+
+
+def _optimizer(model: nn.Module, cell: Cell) -> torch.optim.Optimizer:
+    parameters, settings = list(model.parameters()), cell.settings
+    if cell.idea is not None and cell.idea.optimizer is not None:
+        return cell.idea.optimizer(parameters, settings)
+    return torch.optim.AdamW(parameters, lr=settings["lr"], weight_decay=settings.get("weight_decay", 0.0))
+
+
+def _stream(seed: int, purpose: int) -> torch.Generator:
+    """A generator for one purpose of one seed."""
+    digest = hashlib.sha256(f"{seed}/{purpose}".encode()).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
+
+
+def _digest(arrays: Iterable[Any]) -> str:
+    """SHA-256 over shapes, types and bytes of arrays."""
+    digest = hashlib.sha256()
+    for array in arrays:
+        array = np.ascontiguousarray(array)
+        digest.update(f"{array.shape}{array.dtype}".encode() + array.tobytes())
+    return digest.hexdigest()

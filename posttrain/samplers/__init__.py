@@ -1,0 +1,1 @@
+"""How a causal LM draws completions."""

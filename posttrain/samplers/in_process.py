@@ -1,0 +1,218 @@
+"""Completions from a model in this process: a key-value cache, and rows that leave the batch when they are finished.
+
+Row i's token t is drawn by one inverse-CDF pass from the t-th uniform number of row i's key, so what a row says does
+not depend on who shares its batch. Log-probs and entropy are recorded from the very distribution the token was drawn
+from, under the sampling temperature.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from posttrain.batch import Rollouts
+from posttrain.functional.selection import keyed_uniforms
+from posttrain.policies.base import Policy
+from posttrain.policies.lm_head import Head
+
+TOKEN_STREAM = 5  # keeps a row's draws apart from those of every later choice about it
+TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-4}  # nats; half types differ more between their two passes
+HALF_TOLERANCE = 0.25
+
+
+class Backbone(Protocol):
+    """A transformers base model: ids [B, L] (and a cache) -> an output with `last_hidden_state` [B, L, H]."""
+
+    config: Any
+
+    def __call__(self, **inputs: Any) -> Any: ...
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """The user's settings of the sampler; the checkpoint's generation_config has no say in them."""
+
+    max_tokens: int
+    eos: frozenset[int]
+    rows: int = 64  # completions in the batch at once
+    greedy: bool = False
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Completions with what was recorded, on the CPU. A finished row ends with its end token, inside the mask."""
+
+    ids: Tensor  # [B, T] int64, zeros beyond the mask
+    mask: Tensor  # [B, T] bool
+    logprobs: Tensor  # [B, T]
+    entropy: Tensor  # [B, T]
+    truncated: Tensor  # [B] bool: stopped by the limit, not by an end token
+
+
+@torch.no_grad()
+def draw(
+    backbone: Backbone, head: Head, prompts: Sequence[Sequence[int]], keys: Tensor, settings: Sampling, device: str
+) -> Drawn:
+    """One completion of each of B prompts; `keys` [B, 4] decide every draw."""
+    parts = []
+    for start in range(0, len(prompts), settings.rows):
+        rows = slice(start, start + settings.rows)
+        parts.append(_draw_batch(backbone, head, prompts[rows], keys[rows], settings, device))
+    length = max(part.mask.shape[1] for part in parts)
+    joined: dict[str, Tensor] = {}
+    for f in fields(Drawn):
+        values = [getattr(part, f.name) for part in parts]
+        if values[0].dim() == 2:
+            values = [torch.nn.functional.pad(v, (0, length - v.shape[1])) for v in values]
+        joined[f.name] = torch.cat(values)
+    return Drawn(**joined)
+
+
+def _draw_batch(
+    backbone: Backbone, head: Head, prompts: Sequence[Sequence[int]], keys: Tensor, settings: Sampling, device: str
+) -> Drawn:
+    count, limit = len(prompts), settings.max_tokens
+    uniforms = keyed_uniforms(keys, limit, TOKEN_STREAM).to(device)
+    state = _prefill(backbone, prompts, device)
+    real = torch.float64 if head.weight.dtype == torch.float64 else torch.float32
+    ids = torch.zeros(count, limit, dtype=torch.int64, device=device)
+    recorded = torch.zeros(2, count, limit, dtype=real, device=device)  # log-prob and entropy
+    lengths = torch.full((count,), limit, device=device)
+    ended = torch.zeros(count, dtype=torch.bool, device=device)
+    ends = torch.tensor(sorted(settings.eos), dtype=torch.int64, device=device)
+    live = torch.arange(count, device=device)
+    for step in range(limit):
+        token, logprob, entropy = _next(head, state.hidden, None if settings.greedy else uniforms[live, step])
+        ids[live, step], recorded[0, live, step], recorded[1, live, step] = token, logprob, entropy
+        over = torch.isin(token, ends)
+        ended[live] = over
+        if over.any():
+            lengths[live[over]] = step + 1
+            keep = (~over).nonzero().squeeze(1)
+            live, token = live[keep], token[keep]
+            state.select(keep)
+        if not len(live) or step + 1 == limit:
+            break
+        _advance(backbone, state, token)
+    length = int(lengths.max())
+    mask = torch.arange(length, device=device) < lengths.unsqueeze(1)
+    found = (ids[:, :length], mask, recorded[0, :, :length], recorded[1, :, :length], ~ended)
+    return Drawn(*(value.cpu() for value in found))
+
+
+@dataclass
+class _State:
+    """Live rows in the middle of their completions."""
+
+    cache: Any
+    hidden: Tensor  # [n, H] of each row's last token
+    attention: Tensor | None  # [n, L] bool; None where no prompt is padded, so that nothing has to be masked
+    position: Tensor  # [n] of the next token
+
+    def select(self, rows: Tensor) -> None:
+        """Keeps rows, or repeats them."""
+        self.cache.batch_select_indices(rows)
+        self.hidden, self.position = self.hidden[rows], self.position[rows]
+        self.attention = None if self.attention is None else self.attention[rows]
+
+
+def _prefill(backbone: Backbone, prompts: Sequence[Sequence[int]], device: str) -> _State:
+    """Each different prompt once, left-padded, then one copy of its cache for each of its rows."""
+    from transformers import DynamicCache
+
+    place: dict[tuple[int, ...], int] = {}
+    row_of = [place.setdefault(tuple(prompt), len(place)) for prompt in prompts]
+    longest = max(len(prompt) for prompt in place)
+    ids = torch.tensor([[0] * (longest - len(prompt)) + list(prompt) for prompt in place], device=device)
+    lengths = torch.tensor([len(prompt) for prompt in place], device=device)
+    attention = torch.arange(longest, device=device) >= longest - lengths.unsqueeze(1)
+    cache = DynamicCache(config=backbone.config)
+    padded = bool((lengths < longest).any())
+    output = backbone(
+        input_ids=ids,
+        attention_mask=attention.long() if padded else None,
+        position_ids=(attention.cumsum(1) - 1).clamp(min=0),
+        past_key_values=cache,
+        use_cache=True,
+    )
+    state = _State(cache, output.last_hidden_state[:, -1], attention if padded else None, lengths)
+    if row_of != list(range(len(place))):
+        state.select(torch.tensor(row_of, device=device))
+    return state
+
+
+def _advance(backbone: Backbone, state: _State, token: Tensor) -> None:
+    """Feeds the tokens [n] that were just drawn."""
+    if state.attention is not None:
+        state.attention = torch.nn.functional.pad(state.attention, (0, 1), value=True)
+    output = backbone(
+        input_ids=token.unsqueeze(1),
+        attention_mask=None if state.attention is None else state.attention.long(),
+        position_ids=state.position.unsqueeze(1),
+        past_key_values=state.cache,
+        use_cache=True,
+    )
+    state.hidden, state.position = output.last_hidden_state[:, -1], state.position + 1
+
+
+def _next(head: Head, hidden: Tensor, uniforms: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """Token, its log-prob and the entropy [n] from hidden states [n, H]; the most probable token without uniforms."""
+    logits = head.logits(hidden)
+    largest = logits.amax(1, keepdim=True)
+    shifted = logits - largest
+    weights = shifted.exp()
+    total = weights.sum(1)
+    if uniforms is None:
+        places = torch.arange(logits.shape[1], device=logits.device)
+        token = torch.where(shifted == 0, places, logits.shape[1]).amin(1)  # ties go to the lowest id
+    else:
+        token = inverse_cdf(weights, uniforms)
+    entropy = total.log() - (weights * shifted.clamp(min=torch.finfo(shifted.dtype).min)).sum(1) / total
+    return token, shifted.gather(1, token.unsqueeze(1)).squeeze(1) - total.log(), entropy
+
+
+def inverse_cdf(weights: Tensor, uniforms: Tensor) -> Tensor:
+    """The first id whose cumulative weight exceeds uniform * total: [n, V] >= 0, [n] in [0, 1) float64 -> [n].
+
+    Sums run in float64, or the largest uniforms would round to the total; an id of weight zero is never drawn.
+    """
+    cumulative = weights.cumsum(1, dtype=torch.float64)
+    total = cumulative[:, -1]
+    threshold = torch.minimum(uniforms * total, torch.nextafter(total, torch.zeros_like(total)))
+    return torch.searchsorted(cumulative, threshold.unsqueeze(1), right=True).squeeze(1)
+
+
+# -- does the trainer see what the sampler saw? ---------------------------------------------------------------
+
+
+class ParityError(RuntimeError):
+    """Sampler and trainer disagree about the log-probs of the same tokens."""
+
+
+@torch.no_grad()
+def parity(policy: Policy, rollouts: Rollouts) -> float:
+    """The largest |recorded - scored| log-prob over the tokens the student drew, in nats; 0 where there are none."""
+    apart = (policy.score(rollouts, rollouts.mask).logprobs - rollouts.logprobs).abs()
+    drawn = rollouts.mask & (rollouts.source == 0).unsqueeze(1)
+    return float(torch.where(drawn, apart, 0).max()) if drawn.any() else 0.0
+
+
+def tolerance_of(dtype: torch.dtype) -> float:
+    """How far recorded and scored log-probs of weights of this type may lie apart, in nats."""
+    return TOLERANCE.get(dtype, HALF_TOLERANCE)
+
+
+def require_parity(policy: Policy, rollouts: Rollouts, tolerance: float) -> float:
+    """`parity`, which raises ParityError above `tolerance`: importance ratios would not start at one."""
+    found = parity(policy, rollouts)
+    if not found <= tolerance:
+        raise ParityError(
+            f"the log-probs recorded while sampling and those of the trainer differ by {found:.3g} nats, more than "
+            f"{tolerance:.3g}. The two have to use the same weights, temperature, dtype and attention: check "
+            "policy.temperature, policy.dtype and policy.attn_implementation."
+        )
+    return found
