@@ -50,8 +50,9 @@ def token_mean(loss, mask):
 
 
 def sequence_mean(loss, mask):
-    """Every row counts 1 in the denominator, also an empty or failed one."""
-    return sum((row * keep).sum() / max(1, int(keep.sum())) for row, keep in zip(loss, mask, strict=True)) / len(loss)
+    """Every row with a token counts 1 in the denominator; one that was left out or could not be judged does not."""
+    rows = [(row * keep).sum() / keep.sum() for row, keep in zip(loss, mask, strict=True) if keep.any()]
+    return sum(rows) / len(rows)
 
 
 def clip_loss(ratio, advantage, low, high):
@@ -97,7 +98,7 @@ def reinforce_loss(a):
     def loss(d):
         rewards = d.rewards.view(1, -1)
         credit = leave_one_out(rewards, d.valid.view(1, -1)) if a.baseline == "batch" else d.rewards * d.valid
-        return -(per_row(credit) * judged(d) * d.of(d.log_probs)).sum() / len(d.mask)
+        return -(per_row(credit) * judged(d) * d.of(d.log_probs)).sum() / judged(d).any(1).sum()
 
     return loss
 
@@ -106,7 +107,7 @@ def rloo_loss(a):
     def loss(d):
         apart = (d.of(d.start) - d.of(d.reference)).sum(1).view_as(d.rewards)
         credit = leave_one_out(d.rewards - a.kl_coef * apart, d.valid)
-        return -(per_row(credit) * judged(d) * d.of(d.log_probs)).sum() / len(d.mask)
+        return -(per_row(credit) * judged(d) * d.of(d.log_probs)).sum() / judged(d).any(1).sum()
 
     return loss
 
@@ -136,7 +137,7 @@ def gspo_loss(a):
             keep = judged(d)[i]
             if keep.any():
                 total = total + clip_loss(log_ratio[i][keep].mean().exp(), credit, a.clip_low, a.clip_high)
-        return total / len(d.mask)
+        return total / judged(d).any(1).sum()
 
     return loss
 
@@ -176,7 +177,7 @@ def opd_loss(a):
         credit = a.coefficient * (d.of(d.teacher) - d.of(d.start))
         credit = credit + a.reward_weight * per_row(group_mean(d.rewards, d.valid))
         token = -(d.of(d.log_probs) - d.of(d.start)).exp() * credit * d.mask
-        return token.sum() / (d.mask.sum() if a.normaliser == "tokens" else len(d.mask))
+        return token.sum() / (d.mask.sum() if a.normaliser == "tokens" else d.mask.any(1).sum())
 
     return loss
 
@@ -266,7 +267,8 @@ def sparse_loss(a):
         token = clipped if a.surrogate == "clip" else -credit * logp
         if a.normaliser == "kept":
             return token_mean(token, kept)
-        return ((token * kept).sum(1) / d.mask.sum(1).clamp(min=1)).mean()
+        length = d.mask.sum(1)
+        return ((token * kept).sum(1)[length > 0] / length[length > 0]).mean()
 
     return loss
 
@@ -423,13 +425,16 @@ def test_groups_without_variance_have_zero_loss_gradient_and_no_nan(made):
     assert found.loss == 0 and not found.gradient.any()
 
 
-def test_a_row_that_keeps_nothing_still_counts_in_the_response_length_denominator():
-    trainer = trainer_for(SparseOPD())
+def test_a_row_that_keeps_nothing_counts_in_the_response_length_denominator_and_one_without_tokens_does_not():
+    """Of N rows, `trajectories` keeps some: all N are divided by. With half of the rows empty, N / 2 are."""
+    trainer = trainer_for(SparseOPD(select=Select("trajectories")))
     problems, rollouts = draw(trainer, ragged=False)
     half = rollouts.mask.clone()
     half[::2] = False
-    dense, sparse = (prepare(trainer, problems, r) for r in (rollouts, cut(rollouts, half)))
-    assert dense.batch.normaliser.sum() == sparse.batch.normaliser.sum() == len(half)
+    sparse, empty = (prepare(trainer, problems, r).batch for r in (rollouts, cut(rollouts, half)))
+    assert sparse.where.any(1).sum() < len(half)
+    assert sparse.normaliser.sum() == len(half)
+    assert empty.normaliser.sum() == len(half) / 2
 
 
 @pytest.mark.parametrize("made", [GKD(student_share=1.0), TIP(), PPO(), SparseOPD()], ids=str)

@@ -41,7 +41,7 @@ class GSPO(Algorithm):
         assert signals.rewards is not None
         credit = advantages.group_zscore(signals.rewards.values, signals.rewards.valid).flatten()
         weight = judged(rollouts, signals.rewards).any(1).to(rollouts.logprobs)
-        return Batch(rollouts, weight, torch.ones_like(weight), advantages=credit)
+        return Batch(rollouts, weight, weight, advantages=credit)
 
     def loss(self, scores: Scores, batch: Batch) -> Tensor:
         assert batch.advantages is not None

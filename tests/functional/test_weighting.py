@@ -51,13 +51,13 @@ def test_the_table_of_the_design_row_by_row():
     kept = torch.tensor([[1, 0, 0, 0], [0, 0, 0, 0], [0, 0, 1, 1]]).bool()
     table = {
         "token": (token_mean(mask, F64), mask.double(), [2, 0, 4]),
-        "sequence": (sequence_mean(mask, F64), [[0.5, 0.5, 0, 0], [0, 0, 0, 0], [0.25] * 4], [1, 1, 1]),
-        "constant": (constant(mask, 8, F64), mask.double(), [8, 8, 8]),
-        "sum": (sequence_sum(mask, F64), mask.double(), [1, 1, 1]),
+        "sequence": (sequence_mean(mask, F64), [[0.5, 0.5, 0, 0], [0, 0, 0, 0], [0.25] * 4], [1, 0, 1]),
+        "constant": (constant(mask, 8, F64), mask.double(), [8, 0, 8]),
+        "sum": (sequence_sum(mask, F64), mask.double(), [1, 0, 1]),
         "sparse length": (
             sparse_response_length(mask, kept, F64),
             [[0.5, 0, 0, 0], [0, 0, 0, 0], [0, 0, 0.25, 0.25]],
-            [1, 1, 1],
+            [1, 0, 1],
         ),
         "sparse kept": (sparse_kept(kept, F64), kept.double(), [1, 0, 2]),
     }
@@ -270,3 +270,13 @@ def test_types_that_cannot_count_and_lengths_that_cannot_divide_are_refused():
         sequence_mean(mask.float())
     with pytest.raises(ValueError, match=r"length: found 0, expected a number above 0"):
         constant(mask, 0)
+
+
+def test_a_masked_completion_beside_a_valid_one_does_not_halve_the_loss():
+    """Every token loss is 1: four tokens of a valid row over that one row are 1, not 1/2; both masked give 0 over 0."""
+    mask = prefix_mask(4, 0)
+    for function in (sequence_mean, token_mean):
+        weight, normaliser = function(mask, F64)
+        assert weight.sum() / normaliser.sum() == 1
+        weight, normaliser = function(prefix_mask(0, 0), F64)
+        assert weight.sum() == normaliser.sum() == 0
