@@ -24,7 +24,7 @@ def spelled(made: Any) -> dict[str, Any]:
 def refuse_unknown(prefix: str, given: Mapping[str, Any], schema: Any, owner: str = "there is") -> None:
     """Refuses keys the schema lacks, with the nearest one, also one level down and from other tools."""
     names = schema if isinstance(schema, set) else {f.name for f in fields(schema)}
-    for key in given:
+    for key in map(str, given):
         if key in names:
             continue
         full = f"{prefix}.{key}" if prefix else key
@@ -67,15 +67,16 @@ def _one(cls: type, name: str, value: Any, prefix: str) -> Any:
     hint = get_type_hints(cls)[name]
     kinds = get_args(hint) or (hint,)
     rounded = (isinstance(value, bool) and bool not in kinds) or (isinstance(value, float) and float not in kinds)
+    rounded = rounded or (type(value) is int and bool in kinds)
     try:
         if rounded:
             raise ValueError(value)
         if isinstance(value, int) and float in kinds and int not in kinds:
             value = float(value)
         schema = OmegaConf.structured(make_dataclass("Setting", [("value", hint)]))
-        schema.value = value
+        OmegaConf.update(schema, "value", value)  # an assignment would not convert
         return schema.value
-    except (OmegaConfBaseException, ValueError) as error:
+    except (OmegaConfBaseException, ValueError, OverflowError) as error:
         found = str(value).lower() if isinstance(value, bool) else repr(value)
         raise ConfigError(f"{prefix}{name}: found {found}, expected {_expected(hint)}") from error
 

@@ -32,6 +32,8 @@ ELSEWHERE = {
     "logging_dir": "report_to",
 }
 
+MAX_SEED = 2**53 - 1  # the largest whole number that every reader of JSON keeps
+
 
 def parse_overrides(words: Sequence[str], known: Collection[str] = ()) -> dict[str, Any]:
     """`key=value` words as data; a key twice, a flag or a bare word is an error."""
@@ -61,6 +63,8 @@ def parse_seeds(value: Any) -> tuple[int, ...]:
         if span is None:
             raise ConfigError(f"seeds: found {part!r}, expected whole numbers from 0 up: seeds=42-53 or seeds=42,43,44")
         first, last = int(span[1]), int(span[2] or span[1])
+        if last > MAX_SEED:
+            raise ConfigError(f"seeds: found {part!r}, expected numbers up to {MAX_SEED}")
         if last < first or last - first > 9999:
             raise ConfigError(f"seeds: found {part!r}, expected a rising range: seeds=42-53")
         seeds += range(first, last + 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -15,6 +16,7 @@ from omegaconf.errors import OmegaConfBaseException
 from posttrain import registry
 from posttrain.conversion import refuse_unknown, spelled, typed_values
 from posttrain.overrides import parse_overrides, parse_seeds, put
+from posttrain.ranges import POSITIVE
 from posttrain.registry import ConfigError, Registry, did_you_mean
 from posttrain.trainer import Optimization
 
@@ -132,8 +134,9 @@ def load(
         raw.update(SMOKE)
     raw.setdefault("tier", tier)
     given = overrides if isinstance(overrides, Mapping) else parse_overrides(overrides, KEYS)
-    for key, value in given.items():
-        put(raw, key, value, COMPONENTS)
+    # The whole before its parts, however they were written: `teacher=snapshot` would undo `teacher.refresh_every=8`.
+    for key in sorted(given, key=lambda key: key.count(".")):
+        put(raw, key, given[key], COMPONENTS)
     return resolve(raw, algorithm)
 
 
@@ -147,6 +150,8 @@ def resolve(raw: Mapping[str, Any], algorithm: str) -> TrainConfig:
         )
     parts: dict[str, Any] = {"algorithm": {**chosen, "name": algorithm}}
     judged = data.pop("evaluation", None) or {}
+    if not isinstance(judged, dict):
+        raise ConfigError(f"evaluation: found {judged!r}, expected evaluation.accuracy=NAME and evaluation.reward=NAME")
     refuse_unknown("evaluation", judged, Evaluation)
     for name in ("policy", "teacher", "dataset", "reward"):
         parts[name] = data.pop(name, None)
@@ -160,7 +165,7 @@ def resolve(raw: Mapping[str, Any], algorithm: str) -> TrainConfig:
     data["seeds"] = parse_seeds(data.get("seeds", TrainConfig.seeds))
     data["tune"] = _tune(data.get("tune") or {})
     for name in ("controls", "report_to"):
-        data[name] = _words(data.get(name))
+        data[name] = _words(name, data.get(name))
     plain = set(KEYS) - {"algorithm", "policy", "teacher", "dataset", "reward", "evaluation"}
     refuse_unknown("", data, set(KEYS))
     flat = typed_values(TrainConfig, {k: v for k, v in data.items() if k != "tune"}, "", plain - {"tune"})
@@ -194,6 +199,8 @@ def check(config: TrainConfig) -> None:
     if set(config.tune.seeds) & set(config.seeds):
         shared = sorted(set(config.tune.seeds) & set(config.seeds))
         raise ConfigError(f"tune.seeds: {shared} are also evaluation seeds. Tune on other seeds.")
+    if config.supersedes is not None and not re.fullmatch("sha256:[0-9a-f]{64}", config.supersedes):
+        raise ConfigError(f"supersedes: found {config.supersedes!r}, expected an artifact's digest, sha256:<64 digits>")
     if bool(config.tune.seeds) != bool(config.tune.learning_rate):
         raise ConfigError("tune: needs both tune.learning_rate=[...] and tune.seeds=A-B")
     _check_report(config)
@@ -226,9 +233,11 @@ def _plain(raw: Mapping[str, Any]) -> dict[str, Any]:
     return {key: _plain(value) if isinstance(value, Mapping) else value for key, value in raw.items()}
 
 
-def _words(value: Any) -> tuple[str, ...]:
+def _words(name: str, value: Any) -> tuple[str, ...]:
     if value is None or value in ("", "none"):
         return ()
+    if not isinstance(value, str | list | tuple):
+        raise ConfigError(f"{name}: found {value!r}, expected names: {name}=A,B")
     return tuple(value.split(",")) if isinstance(value, str) else tuple(str(word) for word in value)
 
 
@@ -238,7 +247,7 @@ def _tune(data: Any) -> Tune:
     refuse_unknown("tune", data, Tune)
     rates = data.get("learning_rate") or ()
     rates = rates if isinstance(rates, list | tuple) else [rates]
-    if not all(isinstance(rate, int | float) and rate > 0 for rate in rates):
+    if not all(type(rate) in (int, float) and POSITIVE.holds(rate) for rate in rates):
         raise ConfigError(
             f"tune.learning_rate: found {rates}, expected positive numbers: tune.learning_rate=[0.01,0.03]"
         )

@@ -44,11 +44,13 @@ class Optimization:
     num_iterations: int = 1  # passes over each step's completions
     minibatch_problems: int | None = None  # problems per optimizer step; None: all of the step
     micro_batch_size: int | None = None  # completions per forward pass; changes memory, never the result
+    max_refills: int = 10  # draws in place of groups that an algorithm turns down
     eval_steps: int | None = None  # None: a tenth of `steps`
 
     def __post_init__(self) -> None:
         one, number = at_least(1), or_null(POSITIVE)
         check("", self, steps=one, problems_per_step=one, group_size=one, num_iterations=one, warmup_steps=at_least(0))
+        check("", self, max_refills=at_least(0))
         check("", self, minibatch_problems=number, micro_batch_size=number, eval_steps=number)
         check("", self, max_grad_norm=number, max_grad_value=number, learning_rate=POSITIVE)
         check(
@@ -71,6 +73,7 @@ class Outcome:
     last_diagnostics: dict[str, float]
     events: Events
     critic_updates: int
+    refills: int
     seconds: dict[str, float]  # per phase
 
 
@@ -95,7 +98,7 @@ class Trainer:
         self.stream = np.random.default_rng(self.seed)
         self.parameters = [p for p in self.policy.parameters() if p.requires_grad]
         self.optimizer, self.scheduler = _optimizer(self.parameters, self.options)
-        self.critic_updates = 0
+        self.critic_updates = self.refills = 0
         self.stored: list[Rollouts] | None = None
 
     def run(self) -> Outcome:
@@ -113,12 +116,14 @@ class Trainer:
             self.report({"seed": self.seed, **row, **diagnostics, **(history[-1] if due else {})})
         final = {name: value for name, value in history[-1].items() if name not in ("step", "loss")}
         events = self.teacher.events() if self.teacher else Events()
-        return Outcome(baseline, final, history, diagnostics, events, self.critic_updates, self.seconds)
+        return Outcome(
+            baseline, final, history, diagnostics, events, self.critic_updates, self.refills, self.seconds
+        )
 
     def step(self, step: int) -> dict[str, float]:
         """Rollouts, signals, one or more optimizer steps; gives the step's diagnostics."""
         with self._phase("sample"):
-            problems, rollouts = self._rollouts(step)
+            problems, rollouts = self._collect(step)
         signals, states = self._signals(problems, rollouts)
         batch = self.algorithm.prepare(rollouts, signals)
         whole, shared = Averages(), Averages()  # the step as every rank sees it; what each rank adds from its rows
@@ -135,13 +140,15 @@ class Trainer:
             if self.teacher:
                 self.teacher.after_update(step, self.policy)
         supervised, sampled = int(batch.where.sum()), int(rollouts.mask.sum())
-        diagnostics = {
+        measured = whole.means(Ranks())
+        diagnostics = {  # the first ones in the order of the recorded artifacts
             "supervised_positions": float(supervised),
             "sampled_positions": float(sampled),
             "supervision_fraction": supervised / max(1, sampled),
-            **whole.means(Ranks()),
-            **shared.means(self.ranks),
+            **{name: value for name, value in measured.items() if name == "selected_discrepancy"},
             "loss": -sum(-loss for loss, _ in losses) / len(losses),  # keeps the sign of a zero
+            **measured,
+            **shared.means(self.ranks),
             "gradient_norm": losses[-1][1],
         }
         require_finite(step, diagnostics)
@@ -174,6 +181,28 @@ class Trainer:
         if self.stored is not None:
             return problems, concatenate([self.stored[i] for i in chosen], range(len(chosen)))
         return problems, self._draw(problems, step)
+
+    def _collect(self, step: int) -> tuple[list[Problem], Rollouts]:
+        """A step's completions. Where the algorithm turns groups down, others are drawn, up to `max_refills` times."""
+        problems, rollouts = self._rollouts(step)
+        if not self.algorithm.refills:
+            return problems, rollouts
+        kept: list[Rollouts] = []
+        chosen: list[Problem] = []
+        for refill in range(self.options.max_refills + 1):
+            if refill:
+                # A step number of its own, so that the new completions have keys of their own.
+                problems, rollouts = self._rollouts(step + refill * self.options.steps)
+                self.refills += 1
+            accepted = self.algorithm.accept(rollouts, judge(self.grader, problems, rollouts)).tolist()
+            for group, good in enumerate(accepted):
+                if good and len(chosen) < self.options.problems_per_step:
+                    chosen.append(problems[group])
+                    kept.append(rollouts.rows(slice(group * rollouts.group_size, (group + 1) * rollouts.group_size)))
+            if len(chosen) == self.options.problems_per_step:
+                break
+        # Where too few groups teach anything, the step trains on those there are, or on the last ones drawn.
+        return (chosen, concatenate(kept, range(len(kept)))) if chosen else (problems, rollouts)
 
     def _draw(self, problems: list[Problem], step: int) -> Rollouts:
         """The student's completions, data rows, or a mixture by one coin per problem."""

@@ -7,18 +7,25 @@ import pytest
 import torch
 
 from posttrain.algorithms.base import per_token
+from posttrain.algorithms.cispo import CISPO
+from posttrain.algorithms.dapo import DAPO
 from posttrain.algorithms.dpo import DPO
+from posttrain.algorithms.dr_grpo import DrGRPO
 from posttrain.algorithms.gkd import GKD
 from posttrain.algorithms.grpo import GRPO
 from posttrain.algorithms.gspo import GSPO
 from posttrain.algorithms.lightning_opd import LightningOPD
 from posttrain.algorithms.opd import OPD
+from posttrain.algorithms.opsd import OPSD
 from posttrain.algorithms.ppo import PPO
 from posttrain.algorithms.reinforce import Reinforce
 from posttrain.algorithms.rloo import RLOO
+from posttrain.algorithms.sft import SFT
+from posttrain.algorithms.simpo import SimPO
 from posttrain.algorithms.sparse_opd import SparseOPD
 from posttrain.algorithms.tip import TIP
 from posttrain.functional import advantages, divergences, surrogates, weighting
+from posttrain.functional.corrections import Correction
 from posttrain.functional.selection import Select, keyed_uniforms, select
 from posttrain.registry import algorithms
 from posttrain.testing import (
@@ -204,6 +211,51 @@ def distance(kind, beta, p, q):
     return beta * kl(q, middle) + (1 - beta) * kl(p, middle)
 
 
+def dr_grpo_loss(a):
+    def loss(d):
+        ratio, keep = (d.of(d.log_probs) - d.of(d.start)).exp(), judged(d)
+        token = clip_loss(ratio, per_row(group_mean(d.rewards, d.valid)), a.clip, a.clip)
+        return (token * keep).sum() / (a.length * keep.any(1).sum())
+
+    return loss
+
+
+def dapo_loss(a):
+    def loss(d):
+        ratio = (d.of(d.log_probs) - d.of(d.start)).exp()
+        keep = judged(d) & ~d.rollouts.truncated[:, None] if a.overlong_filter else judged(d)
+        return token_mean(clip_loss(ratio, per_row(zscore(d.rewards, d.valid)), a.clip_low, a.clip_high), keep)
+
+    return loss
+
+
+def cispo_loss(a):
+    def loss(d):
+        logp = d.of(d.log_probs)
+        constant = (logp - d.of(d.start)).exp().detach().clamp(a.cap_low, a.cap_high)
+        return token_mean(-constant * per_row(zscore(d.rewards, d.valid)) * logp, judged(d))
+
+    return loss
+
+
+def sft_loss(a):
+    aggregate = token_mean if a.normaliser == "tokens" else sequence_mean
+    return lambda d: aggregate(-d.of(d.log_probs), d.mask)
+
+
+def opsd_loss(a):
+    return lambda d: token_mean(distance(a.kind, a.beta, d.log_probs.exp(), d.teacher.exp()), d.mask)
+
+
+def simpo_loss(a):
+    def loss(d):
+        mean = (d.of(d.log_probs) * d.mask).sum(1) / d.mask.sum(1).clamp(min=1)
+        full = d.mask.any(1).view(-1, 2).any(1)
+        return -torch.log(torch.sigmoid(a.beta * (mean[0::2] - mean[1::2]) - a.margin))[full].mean()
+
+    return loss
+
+
 def gkd_loss(a):
     def loss(d):
         p, q = d.log_probs.exp(), d.teacher.exp()
@@ -320,6 +372,12 @@ INSTANCES = {
     "gspo": (gspo_loss, [GSPO(), GSPO(0.05, 0.1)]),
     "ppo": (ppo_loss, [PPO(), PPO(kl_coef=0.0, lam=1.0), PPO(0.1, 0.05, 2.0, 0.3, 0.9, 0.5), PPO(lam=0.0)]),
     "dpo": (dpo_loss, [DPO(), DPO(2.0, 0.1)]),
+    "dr-grpo": (dr_grpo_loss, [DrGRPO(), DrGRPO(0.05, 8), DrGRPO(correction=Correction("tis"))]),
+    "dapo": (dapo_loss, [DAPO(), DAPO(0.05, 0.1, False), DAPO(correction=Correction("icepop"))]),
+    "cispo": (cispo_loss, [CISPO(), CISPO(0.9, 1.05)]),
+    "sft": (sft_loss, [SFT(), SFT("sequence_mean")]),
+    "opsd": (opsd_loss, [OPSD(), OPSD("forward_kl"), OPSD("reverse_kl"), OPSD("jsd", 0.1)]),
+    "simpo": (simpo_loss, [SimPO(), SimPO(10.0, 0.0)]),
 }
 
 
@@ -335,7 +393,7 @@ def rests(made):
     """Whether a teacher equal to the student leaves nothing to learn."""
     if isinstance(made, SparseOPD):
         return made.credit == "teacher"
-    return isinstance(made, GKD | TIP | LightningOPD) or (isinstance(made, OPD) and not made.reward_weight)
+    return isinstance(made, GKD | TIP | LightningOPD | OPSD) or (isinstance(made, OPD) and not made.reward_weight)
 
 
 @pytest.mark.parametrize(("made", "reference"), list(cases()))

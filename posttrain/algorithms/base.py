@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import ClassVar, Literal
 
+import torch
 from torch import Tensor
 
 from posttrain.batch import Batch, Rewards, Rollouts, Scores, Signals
+from posttrain.functional.corrections import Correction, correction_weights
 from posttrain.policies.base import Divergence
 
 Need = Literal["rewards", "teacher", "reference", "student", "support", "divergence", "values", "pairs"]
@@ -20,6 +23,7 @@ class Algorithm(ABC):
     paper: ClassVar[str] = ""  # arXiv id, or empty
     title: ClassVar[str] = ""
     rollouts: ClassVar[Literal["sample", "data", "once"]] = "sample"
+    refills: ClassVar[bool] = False  # whether groups that `accept` turns down are drawn anew
 
     @property
     @abstractmethod
@@ -60,6 +64,10 @@ class Algorithm(ABC):
         """[B, T] bool: the tokens the teacher is asked about, from what the student alone knows."""
         return rollouts.mask
 
+    def accept(self, rollouts: Rollouts, rewards: Rewards) -> Tensor:
+        """[P] bool: the groups worth training on; asked where `refills` is true."""
+        return torch.ones(rollouts.groups, dtype=torch.bool)
+
     @abstractmethod
     def prepare(self, rollouts: Rollouts, signals: Signals) -> Batch:
         """Weights and signals for the whole step, all groups at once. No gradient flows here."""
@@ -81,3 +89,30 @@ def judged(rollouts: Rollouts, rewards: Rewards) -> Tensor:
 def per_token(values: Tensor, rollouts: Rollouts) -> Tensor:
     """One number per completion [P, G], repeated over its tokens [B, T]."""
     return values.flatten().unsqueeze(1).expand(rollouts.mask.shape)
+
+
+def pair_weights(rollouts: Rollouts) -> tuple[Tensor, Tensor]:
+    """Weight [P] and normaliser [B] of a mean over pairs; a pair without a token counts nothing."""
+    weight = rollouts.mask.any(1).view(-1, 2).any(1).to(rollouts.logprobs)
+    return weight, weight.repeat_interleave(2) / 2
+
+
+def correction_needs(correction: Correction) -> frozenset[Need]:
+    """A correction compares the sampler with the trainer's own log-probs at the start of the phase."""
+    return frozenset() if correction.rule == "none" else frozenset({"student"})
+
+
+def corrected(batch: Batch, signals: Signals, correction: Correction) -> Batch:
+    """The batch with its weights corrected for who drew it, and its ratios taken to the trainer's own policy.
+
+    rho = pi_old / mu multiplies the weight, per token or, where the loss speaks of rows, as the product over the row;
+    the normaliser stays. The clip then acts on pi / pi_old: rho counts once.
+    """
+    if correction.rule == "none":
+        return batch
+    assert signals.student is not None
+    log_rho = (signals.student.logprobs - batch.rollouts.logprobs) * batch.rollouts.mask
+    if batch.unit == "row":
+        log_rho = log_rho.sum(1)
+    weight = batch.weight * correction_weights(correction, log_rho)
+    return replace(batch, weight=weight, rollouts=replace(batch.rollouts, logprobs=signals.student.logprobs))

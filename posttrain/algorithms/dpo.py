@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from posttrain.algorithms.base import Algorithm, Need
+from posttrain.algorithms.base import Algorithm, Need, pair_weights
 from posttrain.batch import Batch, Rollouts, Scores, Signals
 from posttrain.functional import preferences
 from posttrain.ranges import POSITIVE, Range, check
@@ -37,9 +37,7 @@ class DPO(Algorithm):
         return frozenset({"pairs", "reference"})
 
     def prepare(self, rollouts: Rollouts, signals: Signals) -> Batch:
-        weight = rollouts.mask.any(1).view(-1, 2).any(1).to(rollouts.logprobs)  # a pair without a token counts nothing
-        normaliser = weight.repeat_interleave(2) / 2
-        return Batch(rollouts, weight, normaliser, reference=signals.reference)
+        return Batch(rollouts, *pair_weights(rollouts), reference=signals.reference)
 
     def loss(self, scores: Scores, batch: Batch) -> Tensor:
         return preferences.dpo(_margins(scores, batch), self.beta, self.smoothing)

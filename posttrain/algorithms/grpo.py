@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from posttrain.algorithms.base import Algorithm, Need, judged, per_token
+from posttrain.algorithms.base import Algorithm, Need, corrected, correction_needs, judged, per_token
 from posttrain.batch import Batch, Rollouts, Scores, Signals
 from posttrain.functional import advantages, surrogates, weighting
+from posttrain.functional.corrections import Correction
 from posttrain.functional.divergences import Estimator, kl_estimator
 from posttrain.ranges import NOT_NEGATIVE, OPEN_UNIT, check
 from posttrain.registry import algorithms
@@ -29,13 +30,15 @@ class GRPO(Algorithm):
     clip: float = 0.2
     kl_coef: float = 0.04
     kl: Estimator = "k3"
+    correction: Correction = Correction()
 
     def __post_init__(self) -> None:
         check("algorithm", self, clip=OPEN_UNIT, kl_coef=NOT_NEGATIVE)
 
     @property
     def needs(self) -> frozenset[Need]:
-        return frozenset({"rewards", "reference"} if self.kl_coef else {"rewards"})
+        needs: tuple[Need, ...] = ("rewards", "reference") if self.kl_coef else ("rewards",)
+        return frozenset((*needs, *correction_needs(self.correction)))
 
     @property
     def minimum_group(self) -> int:
@@ -55,7 +58,9 @@ class GRPO(Algorithm):
         assert signals.rewards is not None
         credit = advantages.group_zscore(signals.rewards.values, signals.rewards.valid)
         weight, normaliser = weighting.sequence_mean(judged(rollouts, signals.rewards), rollouts.logprobs.dtype)
-        return Batch(rollouts, weight, normaliser, advantages=per_token(credit, rollouts), reference=signals.reference)
+        credit = per_token(credit, rollouts)
+        batch = Batch(rollouts, weight, normaliser, advantages=credit, reference=signals.reference)
+        return corrected(batch, signals, self.correction)
 
     def loss(self, scores: Scores, batch: Batch) -> Tensor:
         assert batch.advantages is not None

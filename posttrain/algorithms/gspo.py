@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
-from posttrain.algorithms.base import Algorithm, Need, judged
+from posttrain.algorithms.base import Algorithm, Need, corrected, correction_needs, judged
 from posttrain.batch import Batch, Rollouts, Scores, Signals
 from posttrain.functional import advantages, surrogates
+from posttrain.functional.corrections import Correction
 from posttrain.ranges import OPEN_UNIT, check
 from posttrain.registry import algorithms
 
@@ -25,13 +25,14 @@ class GSPO(Algorithm):
 
     clip_low: float = 3e-4
     clip_high: float = 4e-4
+    correction: Correction = Correction()
 
     def __post_init__(self) -> None:
         check("algorithm", self, clip_low=OPEN_UNIT, clip_high=OPEN_UNIT)
 
     @property
     def needs(self) -> frozenset[Need]:
-        return frozenset({"rewards"})
+        return frozenset({"rewards", *correction_needs(self.correction)})
 
     @property
     def minimum_group(self) -> int:
@@ -41,7 +42,7 @@ class GSPO(Algorithm):
         assert signals.rewards is not None
         credit = advantages.group_zscore(signals.rewards.values, signals.rewards.valid).flatten()
         weight = judged(rollouts, signals.rewards).any(1).to(rollouts.logprobs)
-        return Batch(rollouts, weight, weight, advantages=credit)
+        return corrected(Batch(rollouts, weight, weight, advantages=credit), signals, self.correction)
 
     def loss(self, scores: Scores, batch: Batch) -> Tensor:
         assert batch.advantages is not None

@@ -8,9 +8,10 @@ from typing import Literal
 
 from torch import Tensor
 
-from posttrain.algorithms.base import Algorithm, Need, judged
+from posttrain.algorithms.base import Algorithm, Need, corrected, judged
 from posttrain.batch import Batch, Rollouts, Scores, Signals
 from posttrain.functional import advantages, surrogates, weighting
+from posttrain.functional.corrections import Correction
 from posttrain.functional.divergences import kl_estimator
 from posttrain.ranges import NOT_NEGATIVE, OPEN_UNIT, UNIT, check
 from posttrain.registry import algorithms
@@ -34,6 +35,7 @@ class PPO(Algorithm):
     kl_coef: float = 0.02
     gamma: float = 1.0
     lam: float = 0.95
+    correction: Correction = Correction()
 
     def __post_init__(self) -> None:
         check("algorithm", self, clip=OPEN_UNIT, value_clip=OPEN_UNIT, gamma=UNIT, lam=UNIT)
@@ -61,7 +63,8 @@ class PPO(Algorithm):
         credit, returns = advantages.gae(rewards, old_values, mask, self.gamma, self.lam)
         weight, normaliser = weighting.token_mean(mask, credit.dtype)
         credit = advantages.whiten(credit, mask)
-        return Batch(rollouts, weight, normaliser, advantages=credit, returns=returns, old_values=old_values)
+        batch = Batch(rollouts, weight, normaliser, advantages=credit, returns=returns, old_values=old_values)
+        return corrected(batch, signals, self.correction)
 
     def loss(self, scores: Scores, batch: Batch) -> Tensor:
         assert batch.advantages is not None and batch.returns is not None and batch.old_values is not None

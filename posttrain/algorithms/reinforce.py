@@ -7,9 +7,10 @@ from typing import Literal
 
 from torch import Tensor
 
-from posttrain.algorithms.base import Algorithm, Need, judged, per_token
+from posttrain.algorithms.base import Algorithm, Need, corrected, correction_needs, judged, per_token
 from posttrain.batch import Batch, Rollouts, Scores, Signals
 from posttrain.functional import advantages, surrogates, weighting
+from posttrain.functional.corrections import Correction
 from posttrain.registry import algorithms
 
 
@@ -25,10 +26,11 @@ class Reinforce(Algorithm):
     title = "Simple Statistical Gradient-Following Algorithms for Connectionist Reinforcement Learning"
 
     baseline: Literal["batch", "none"] = "batch"
+    correction: Correction = Correction()
 
     @property
     def needs(self) -> frozenset[Need]:
-        return frozenset({"rewards"})
+        return frozenset({"rewards", *correction_needs(self.correction)})
 
     @property
     def scope(self) -> Literal["group", "batch"]:
@@ -42,7 +44,8 @@ class Reinforce(Algorithm):
         else:
             credit = values * valid
         weight, normaliser = weighting.sequence_sum(judged(rollouts, signals.rewards), rollouts.logprobs.dtype)
-        return Batch(rollouts, weight, normaliser, advantages=per_token(credit, rollouts))
+        batch = Batch(rollouts, weight, normaliser, advantages=per_token(credit, rollouts))
+        return corrected(batch, signals, self.correction)
 
     def loss(self, scores: Scores, batch: Batch) -> Tensor:
         assert batch.advantages is not None

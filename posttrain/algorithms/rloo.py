@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from posttrain.algorithms.base import Algorithm, Need, judged, per_token
+from posttrain.algorithms.base import Algorithm, Need, corrected, correction_needs, judged, per_token
 from posttrain.batch import Batch, Rollouts, Scores, Signals
 from posttrain.functional import advantages, surrogates, weighting
+from posttrain.functional.corrections import Correction
 from posttrain.functional.divergences import kl_estimator
 from posttrain.ranges import NOT_NEGATIVE, check
 from posttrain.registry import algorithms
@@ -26,13 +27,15 @@ class RLOO(Algorithm):
     title = "Back to Basics: Revisiting REINFORCE Style Optimization for Learning from Human Feedback in LLMs"
 
     kl_coef: float = 0.03
+    correction: Correction = Correction()
 
     def __post_init__(self) -> None:
         check("algorithm", self, kl_coef=NOT_NEGATIVE)
 
     @property
     def needs(self) -> frozenset[Need]:
-        return frozenset({"rewards", "reference"} if self.kl_coef else {"rewards"})
+        needs: tuple[Need, ...] = ("rewards", "reference") if self.kl_coef else ("rewards",)
+        return frozenset((*needs, *correction_needs(self.correction)))
 
     @property
     def minimum_group(self) -> int:
@@ -47,7 +50,9 @@ class RLOO(Algorithm):
             values = values - self.kl_coef * apart.sum(1).view_as(values)
         credit = advantages.leave_one_out(values, signals.rewards.valid)
         weight, normaliser = weighting.sequence_sum(judged(rollouts, signals.rewards), rollouts.logprobs.dtype)
-        return Batch(rollouts, weight, normaliser, advantages=per_token(credit, rollouts), reference=signals.reference)
+        credit = per_token(credit, rollouts)
+        batch = Batch(rollouts, weight, normaliser, advantages=credit, reference=signals.reference)
+        return corrected(batch, signals, self.correction)
 
     def loss(self, scores: Scores, batch: Batch) -> Tensor:
         assert batch.advantages is not None

@@ -267,7 +267,7 @@ class _Session:
         }
 
 
-_COUNTERS = ("_entries", "_calls", "_events", "_updates", "_refreshes")
+_COUNTERS = ("_entries", "_calls", "_events", "_updates", "_refreshes", "refills")
 
 
 def replace_study(unit: Unit) -> Unit:

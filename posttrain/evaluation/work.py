@@ -11,9 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from posttrain.ranks import Ranks
+
+if TYPE_CHECKING:
+    from posttrain.trainer import Outcome
 
 FIDELITY = "mechanism reproduction on a candidate-policy model"
 
@@ -72,8 +75,7 @@ def perform(unit: Unit, step: Callable[[], None] = lambda: None) -> Done:
             "train_examples": len(problems.train),
             "validation_examples": len(problems.validation),
             "data_source": problems.source,
-            **asdict(outcome.events),
-            "critic_updates": outcome.critic_updates,
+            **_counters(outcome),
             "last_diagnostics": outcome.last_diagnostics,
             "fidelity": FIDELITY,
         },
@@ -90,6 +92,13 @@ def perform(unit: Unit, step: Callable[[], None] = lambda: None) -> Done:
 
         run["measures"] = {name: float(probe(fresh, trainer)) for name, probe in found.probes.items()}
     return Done(run, metrics, trainer.samples(), outcome.seconds)
+
+
+def _counters(outcome: Outcome) -> dict[str, int]:
+    """What was counted, in the order of the recorded artifacts."""
+    counted = asdict(outcome.events)
+    later = {name: counted.pop(name) for name in ("rollout_policy_refreshes", "corrupt_cache_entries")}
+    return {**counted, "critic_updates": outcome.critic_updates, **later, "refills": outcome.refills}
 
 
 def arm_names(algorithm: str, short: Sequence[str]) -> list[str]:

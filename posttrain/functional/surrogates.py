@@ -33,6 +33,14 @@ def ppo_clip(log_ratio: Tensor, advantages: Tensor, low: float, high: float, dua
     return -advantages.detach() * log_ratio.clamp(lower, upper).exp()
 
 
+def cispo(logprobs: Tensor, log_ratio: Tensor, advantages: Tensor, low: float, high: float) -> Tensor:
+    """-clip(r, low, high) A log π with a constant weight (CISPO, arXiv 2506.13585, eq. 4). Gradient: -clip(r) A.
+
+    The bounds are those of the ratio itself. No token ever loses its gradient; the value is no surrogate objective.
+    """
+    return -log_ratio.detach().exp().clamp(low, high) * advantages.detach() * logprobs
+
+
 def clipped(log_ratio: Tensor, advantages: Tensor, low: float, high: float, dual: float | None = None) -> Tensor:
     """Where the clip of `ppo_clip` kills the gradient: bool, in the shape of the loss; never where A = 0."""
     lower, upper = _bounds(log_ratio, advantages, low, high, dual)

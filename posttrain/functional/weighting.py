@@ -3,8 +3,8 @@
     loss = sum(weight * loss_of_unit) / sum(normaliser)
 
 with both sums over the whole optimiser step on all ranks, so no result depends on how the batch was cut. Each function
-returns `weight` [B, T] and `normaliser` [B]. A row without tokens in `mask` (a completion that could not be judged, or was
-left out) counts in neither: one that is masked beside a valid one must not halve the loss.
+returns `weight` [B, T] and `normaliser` [B]. A row without tokens in `mask` (a completion that could not be judged, or
+was left out) counts in neither: one that is masked beside a valid one must not halve the loss.
 """
 
 import torch

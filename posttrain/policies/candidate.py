@@ -24,6 +24,7 @@ from posttrain.ranges import NOT_NEGATIVE, POSITIVE, Range, check
 from posttrain.registry import ConfigError, policies
 
 Weights = Mapping[str, np.ndarray]
+ENGINE_STREAM = 3  # `default_rng([seed, step, ENGINE_STREAM])`: the noise of a mismatched sampler
 
 
 @dataclass(frozen=True)
@@ -32,12 +33,13 @@ class CandidateConfig:
 
     temperature: float = 1.0  # divides the logits in every log-prob and while sampling
     replacement: bool = True  # False draws a group without replacement, which biases the gradient
+    mismatch: float = 0.0  # standard deviation of noise on the sampler's logits, as another engine would have
     log_floor: float = 0.0  # added to probabilities inside reported logarithms: value only, never gradient
     dtype: Literal["float64", "float32"] = "float64"
     start: str | None = None  # a checkpoint the dataset knows; None starts at zero, the uniform policy
 
     def __post_init__(self) -> None:
-        check("policy", self, temperature=POSITIVE, log_floor=NOT_NEGATIVE)
+        check("policy", self, temperature=POSITIVE, log_floor=NOT_NEGATIVE, mismatch=NOT_NEGATIVE)
 
 
 @policies.register("bandit")
@@ -85,6 +87,7 @@ class CandidatePolicy(torch.nn.Module):
     """A linear softmax policy over the candidates of a fixed table of problems."""
 
     features: Tensor  # [N, T, V, F]
+    noise: Tensor | None = None  # [T, V], on a sampler that is not quite the trainer's policy
     lengths: Tensor  # [N, T] bool
 
     def __init__(
@@ -120,15 +123,26 @@ class CandidatePolicy(torch.nn.Module):
         self, problems: Sequence[Problem], group_size: int, stream: np.random.Generator, seed: int, step: int
     ) -> Rollouts:
         """Completions by inverse CDF, one uniform per row and position (see `Policy.sample`)."""
-        rows = self._rows(problems)
+        rows, engine = self._rows(problems), self._engine(seed, step)
         if not self.config.replacement:
-            probabilities = self._log_probs(rows, rows.new_zeros(len(rows), 1)).exp()[:, 0].numpy()
+            probabilities = engine._log_probs(rows, rows.new_zeros(len(rows), 1)).exp()[:, 0].numpy()
             drawn = [stream.choice(len(p), group_size, replace=False, p=p / p.sum()) for p in probabilities]
             ids = torch.from_numpy(np.stack(drawn)).reshape(-1, 1)
         else:
             uniforms = torch.from_numpy(stream.random((len(rows) * group_size, self.features.shape[1])))
-            ids = self._decode(rows.repeat_interleave(group_size), lambda p, steps: _inverse_cdf(p, uniforms[:, steps]))
-        return self._rollouts(problems, ids, group_size, seed, step, "student")
+            ids = engine._decode(
+                rows.repeat_interleave(group_size), lambda p, steps: _inverse_cdf(p, uniforms[:, steps])
+            )
+        return engine._rollouts(problems, ids, group_size, seed, step, "student")
+
+    def _engine(self, seed: int, step: int) -> CandidatePolicy:
+        """What samples: this policy, or a copy whose logits are off by noise that is fixed within a step."""
+        if not self.config.mismatch:
+            return self
+        engine = self.snapshot()
+        noise = np.random.default_rng([seed, step, ENGINE_STREAM]).standard_normal(tuple(self.features.shape[1:3]))
+        engine.noise = self.config.mismatch * torch.from_numpy(noise).to(self.weight.dtype)
+        return engine
 
     @torch.no_grad()
     def greedy(self, problems: Sequence[Problem]) -> Rollouts:
@@ -283,7 +297,8 @@ class CandidatePolicy(torch.nn.Module):
 
     def _base(self, rows: Tensor, steps: slice = slice(None)) -> Tensor:
         # Products and a sum, not a matrix product: BLAS may round two equal rows differently, which breaks exact ties.
-        return (self.features[rows, steps] * self.weight).sum(-1) / self.config.temperature
+        logits = (self.features[rows, steps] * self.weight).sum(-1)
+        return (logits if self.noise is None else logits + self.noise[steps]) / self.config.temperature
 
     def _log_probs(self, rows: Tensor, ids: Tensor, steps: slice = slice(None)) -> Tensor:
         """[B, t, V] at positions `steps`, given the choices `ids` [B, T] before them."""

@@ -1,0 +1,47 @@
+"""What pages need to know of the registered algorithms, as plain data."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from posttrain.evaluation.objectives import OBJECTIVES
+from posttrain.evaluation.study import studies
+from posttrain.registry import algorithms
+from posttrain.reporting.facts import Method
+from posttrain.settings import config_folder
+
+
+def methods() -> list[Method]:
+    """Every registered algorithm, sorted by name."""
+    return [_method(name) for name in algorithms.names()]
+
+
+def _method(name: str) -> Method:
+    cls = algorithms.get(name)
+    default = cls()
+    summary, _, rest = inspect.cleandoc(cls.__doc__ or name).partition("\n\n")
+    claims = tuple(claim.id for claim in studies.get(name).claims) if name in studies else ()
+    configurations = tuple(sorted(path.stem for path in (config_folder() / name).glob("*.yaml")))
+    return Method(
+        name=name,
+        paper=cls.paper,
+        title=cls.title,
+        summary=" ".join(summary.split()),
+        objective=OBJECTIVES.get(name, ""),
+        description="\n\n".join(" ".join(part.split()) for part in rest.split("\n\n")),
+        defaults={f.name: _plain(getattr(default, f.name)) for f in fields(cls)},
+        needs=tuple(sorted(default.needs)),
+        pitfalls=tuple(default.biases),
+        claims=claims,
+        configurations=configurations,
+    )
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        return {f.name: _plain(getattr(value, f.name)) for f in fields(value)}
+    if isinstance(value, list | tuple):
+        return [_plain(part) for part in value]
+    return value
