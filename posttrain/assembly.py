@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,14 @@ import torch
 
 from posttrain.batch import ProblemSet
 from posttrain.policies.base import Policy
+from posttrain.policies.causal_lm import CausalLM
+from posttrain.policies.lm_loading import Lora
+from posttrain.policies.vocabulary import same_vocabulary
 from posttrain.ranks import Ranks
 from posttrain.registry import ConfigError, did_you_mean
 from posttrain.settings import TrainConfig
 from posttrain.teachers.base import Surroundings
+from posttrain.tiny import located
 from posttrain.tracking import Evaluator
 from posttrain.trainer import Trainer
 
@@ -35,6 +40,9 @@ def assemble(
 ) -> Trainer:
     """The trainer of one seed. `folder` is where a teacher may keep a store; `problems` saves building them again."""
     drawn: ProblemSet = problems or config.dataset.build(seed)
+    for split, some in (("training", drawn.train), ("held-out", drawn.validation)):
+        if not some:
+            raise ConfigError(f"dataset: `{config.names['dataset']}` gave no {split} problem. Ask for one or more.")
     everything = (*drawn.train, *drawn.validation)
     critic = "values" in config.algorithm.needs
 
@@ -45,14 +53,21 @@ def assemble(
                 f"{did_you_mean(start, drawn.checkpoints)} Write policy.start=null to start uniform."
             )
         weights = {} if start is None else drawn.checkpoints[start]
-        return config.policy.build(everything, weights, critic)
+        return _at_home(config.policy).build(everything, weights, critic)
+
+    def load(model: str) -> Policy:
+        if not isinstance(config.policy, CausalLM):
+            raise ConfigError("teacher.model: a language model teaches language models. Write policy=causal_lm.")
+        made = _at_home(replace(config.policy, model=model, lora=Lora())).build(everything, {}, False)
+        same_vocabulary(student.vocabulary, made.vocabulary)
+        return made.requires_grad_(False)
 
     _check_rows(config, drawn)
-    student = build(config.policy.start, critic)
+    student: Any = build(config.policy.start, critic)
     teacher = None
     if config.teacher is not None:
         known = {name: build(name, False) for name in drawn.checkpoints}
-        teacher = config.teacher.build(Surroundings(student, known, folder))
+        teacher = config.teacher.build(Surroundings(student, load, known, folder))
         if "divergence" in config.algorithm.needs and not teacher.full_distribution:
             raise ConfigError(
                 f"teacher.name: `{config.method}` compares full distributions, which `{config.names['teacher']}` as "
@@ -71,6 +86,11 @@ def assemble(
         ranks=ranks,
         report=report,
     )
+
+
+def _at_home(policy: Any) -> Any:
+    """The policy's options with a `tiny:` model made and found in the cache."""
+    return replace(policy, model=located(policy.model)) if isinstance(policy, CausalLM) else policy
 
 
 def _check_rows(config: TrainConfig, drawn: ProblemSet) -> None:

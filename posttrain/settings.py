@@ -20,7 +20,7 @@ from posttrain.ranges import POSITIVE
 from posttrain.registry import ConfigError, Registry, did_you_mean
 from posttrain.trainer import Optimization
 
-TIERS = {"l0": "l0_smoke", "l1": "l1_mechanism"}
+TIERS = {"l0": "l0_smoke", "l1": "l1_mechanism", "l2": "l2_tiny_lm", "l3": "l3_real_model"}
 # The smoke tier: a few steps of the mechanism tier's configuration.
 SMOKE: dict[str, Any] = {"tier": "l0", "steps": 10, "seeds": [0, 1], "tune": None, "note": None}
 TRACKERS = ("tensorboard",)  # beside metrics.jsonl, which is always written

@@ -15,6 +15,7 @@ from torch import Tensor
 from posttrain.algorithms.base import Algorithm
 from posttrain.batch import Batch, Problem, Rollouts, Scores, Signals, concatenate
 from posttrain.functional.selection import keyed_uniforms
+from posttrain.microscope import token_rows
 from posttrain.policies.base import Policy, States
 from posttrain.ranges import BELOW_ONE, NOT_NEGATIVE, POSITIVE, at_least, check, or_null
 from posttrain.ranks import Ranks
@@ -116,9 +117,7 @@ class Trainer:
             self.report({"seed": self.seed, **row, **diagnostics, **(history[-1] if due else {})})
         final = {name: value for name, value in history[-1].items() if name not in ("step", "loss")}
         events = self.teacher.events() if self.teacher else Events()
-        return Outcome(
-            baseline, final, history, diagnostics, events, self.critic_updates, self.refills, self.seconds
-        )
+        return Outcome(baseline, final, history, diagnostics, events, self.critic_updates, self.refills, self.seconds)
 
     def step(self, step: int) -> dict[str, float]:
         """Rollouts, signals, one or more optimizer steps; gives the step's diagnostics."""
@@ -168,9 +167,10 @@ class Trainer:
         problems = self.evaluator.problems[:count]
         drawn = self.policy.sample(problems, 1, np.random.default_rng([self.seed, 1]), self.seed, self.options.steps)
         where = {"seed": self.seed, "step": self.options.steps}
+        tokens = token_rows(self.algorithm, self.teacher, problems, drawn)
         return [
-            {**where, "problem": p.id, "prompt": p.prompt, "completion": text, "answer": p.answer}
-            for p, text in zip(problems, drawn.texts, strict=True)
+            {**where, "problem": p.id, "prompt": p.prompt, "completion": text, "answer": p.answer, **row}
+            for p, text, row in zip(problems, drawn.texts, tokens, strict=True)
         ]
 
     # -- one step ---------------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from posttrain.evaluation.trackers import write_tensorboard
 from posttrain.evaluation.work import Done, Unit, perform_all
 from posttrain.ranks import Ranks
 from posttrain.registry import ConfigError, Plugin
+from posttrain.tracking import judge
 
 PACKAGE = Path(posttrain.__file__).parent
 
@@ -75,19 +76,25 @@ def conduct(
     argv: Sequence[str] = (),
 ) -> Finished:
     """Runs everything and writes the folder; only the main rank writes. A folder that is not empty is refused."""
-    folder = ranks.gather(output or default_folder(experiment))[0]
-    if output is not None and folder.exists() and any(folder.iterdir()):
-        raise ConfigError(f"--output: {folder} is not empty. Choose a new folder, or remove it.")
+    # Every rank looks before any of them can write.
+    if output is not None and output.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise ConfigError(f"--output: {output} is not an empty folder. Choose a new one, or remove it.")
     preflight(experiment)
+    folder = ranks.gather(output or default_folder(experiment))[0]
     session = _Session(experiment, folder, ranks, jobs, tuple(plugins), watch, tuple(argv))
     return session.run()
 
 
 def preflight(experiment: Experiment) -> None:
-    """Builds every arm once, so that what cannot be built is said before a folder exists."""
+    """Builds every arm, draws and grades one problem: parts that do not fit are named before a folder exists."""
     with tempfile.TemporaryDirectory() as scratch:
         for arm in experiment.arms:
-            assemble(arm.config, arm.config.seeds[0], folder=Path(scratch))
+            trainer = assemble(arm.config, arm.config.seeds[0], folder=Path(scratch))
+            problems = list(trainer.problems[:1])
+            rollouts = trainer._draw(problems, 0)
+            for grader in (trainer.grader, trainer.evaluator.accuracy, trainer.evaluator.reward):
+                if grader is not None:
+                    judge(grader, problems, rollouts)
 
 
 def _smoke_checks(arm: Arm) -> list[dict[str, Any]]:

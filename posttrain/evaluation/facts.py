@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import textwrap
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from posttrain.evaluation.objectives import OBJECTIVES
 from posttrain.evaluation.study import studies
 from posttrain.registry import algorithms
 from posttrain.reporting.facts import Method
@@ -29,7 +29,7 @@ def _method(name: str) -> Method:
         paper=cls.paper,
         title=cls.title,
         summary=" ".join(summary.split()),
-        objective=OBJECTIVES.get(name, ""),
+        objective="\n\n".join(_source(cls, part) for part in ("prepare", "loss")),
         description="\n\n".join(" ".join(part.split()) for part in rest.split("\n\n")),
         defaults={f.name: _plain(getattr(default, f.name)) for f in fields(cls)},
         needs=tuple(sorted(default.needs)),
@@ -37,6 +37,11 @@ def _method(name: str) -> Method:
         claims=claims,
         configurations=configurations,
     )
+
+
+def _source(cls: type, name: str) -> str:
+    """The code itself: a formula in other names would drift from it."""
+    return textwrap.dedent(inspect.getsource(getattr(cls, name))).rstrip()
 
 
 def _plain(value: Any) -> Any:

@@ -10,6 +10,8 @@ from posttrain.artifacts import statistics
 WHERE = {
     "l0_smoke": "as a smoke test",
     "l1_mechanism": "on a candidate policy",
+    "l2_tiny_lm": "on a language model of 0.1 million parameters",
+    "l3_real_model": "on the named checkpoint",
 }
 
 

@@ -18,7 +18,12 @@ from posttrain.ranks import Ranks
 if TYPE_CHECKING:
     from posttrain.trainer import Outcome
 
-FIDELITY = "mechanism reproduction on a candidate-policy model"
+FIDELITY = {
+    "l0": "mechanism reproduction on a candidate-policy model",
+    "l1": "mechanism reproduction on a candidate-policy model",
+    "l2": "post-training of a tiny causal language model pretrained by this package",
+    "l3": "post-training of a named checkpoint",
+}
 
 
 @dataclass(frozen=True)
@@ -49,9 +54,11 @@ def perform(unit: Unit, step: Callable[[], None] = lambda: None) -> Done:
     from posttrain import settings
     from posttrain.assembly import assemble, pin
     from posttrain.evaluation.study import Study, studies
+    from posttrain.tracking import judge
 
-    pin()
     config = settings.resolve(unit.config, unit.algorithm)
+    if config.tier != "l3":
+        pin()
     problems = config.dataset.build(unit.seed)
     metrics: list[dict[str, Any]] = []
 
@@ -77,20 +84,25 @@ def perform(unit: Unit, step: Callable[[], None] = lambda: None) -> Done:
             "data_source": problems.source,
             **_counters(outcome),
             "last_diagnostics": outcome.last_diagnostics,
-            "fidelity": FIDELITY,
+            "fidelity": FIDELITY[config.tier],
         },
         "history": outcome.history,
         "relative_accuracy": (after - before) / before if before else None,
         "seed": unit.seed,
         "status": "completed",
     }
+    teacher = trainer.teacher.distribution() if trainer.teacher else None
+    if teacher is not None:
+        answers = judge(config.evaluation.accuracy, problems.validation, teacher.greedy(problems.validation))
+        run["measures"] = {"teacher accuracy": float(answers.values.mean())}
     found: Study | None = studies.get(unit.study) if unit.study else None
     if found is not None and (not found.probed or unit.arm in arm_names(unit.study or "", found.probed)):
 
         def fresh() -> Any:
             return assemble(config, unit.seed, problems=problems, folder=store)
 
-        run["measures"] = {name: float(probe(fresh, trainer)) for name, probe in found.probes.items()}
+        measured = {name: float(probe(fresh, trainer)) for name, probe in found.probes.items()}
+        run["measures"] = run.get("measures", {}) | measured
     return Done(run, metrics, trainer.samples(), outcome.seconds)
 
 

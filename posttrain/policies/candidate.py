@@ -126,6 +126,11 @@ class CandidatePolicy(torch.nn.Module):
         rows, engine = self._rows(problems), self._engine(seed, step)
         if not self.config.replacement:
             probabilities = engine._log_probs(rows, rows.new_zeros(len(rows), 1)).exp()[:, 0].numpy()
+            if group_size > probabilities.shape[-1]:
+                raise ConfigError(
+                    f"group_size: found {group_size}, but policy.replacement=false draws each of "
+                    f"{probabilities.shape[-1]} candidates once. Write fewer, or policy.replacement=true."
+                )
             drawn = [stream.choice(len(p), group_size, replace=False, p=p / p.sum()) for p in probabilities]
             ids = torch.from_numpy(np.stack(drawn)).reshape(-1, 1)
         else:

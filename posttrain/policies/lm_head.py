@@ -71,6 +71,14 @@ class Question:
         tensors = {name: getattr(self, name) for name in ("ids", "support_ids", "other")}
         return replace(self, **{name: None if value is None else value[index] for name, value in tensors.items()})
 
+    def with_support(self, ids: Tensor) -> Question:
+        """The same, and the log-probs of the ids [N, K]."""
+        return replace(self, support_ids=ids)
+
+    def against(self, divergence: Divergence, other: Tensor, project: Callable[[Tensor], Tensor]) -> Question:
+        """The same, and the divergence from another model's hidden states [N, H']."""
+        return replace(self, divergence=divergence, other=other, project=project)
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -93,6 +101,21 @@ def answer(head: Head, hidden: Tensor, question: Question) -> Answer:
     )
 
 
+@torch.no_grad()
+def top_support(head: Head, hidden: Tensor, ids: Tensor, k: int) -> tuple[Answer, Tensor]:
+    """The k most probable ids [N, k] and an answer about them; the sampled id is always there, last if need be."""
+    answers, kept = [], []
+    for rows in _chunks(len(hidden), head):
+        chunk, sampled = _chunk(head, hidden[rows], slope=False), ids[rows].unsqueeze(1)
+        found = chunk.shifted.topk(min(k, chunk.shifted.shape[1]), dim=1).indices
+        absent = ~(found == sampled).any(1)
+        found[:, -1] = torch.where(absent, sampled.squeeze(1), found[:, -1])
+        answers.append((chunk.at(sampled).squeeze(1), chunk.entropy(), chunk.at(found)))
+        kept.append(found)
+    logprobs, entropy, support = (torch.cat(part) for part in zip(*answers, strict=True))
+    return Answer(logprobs, entropy, support), torch.cat(kept)
+
+
 class _Answer(torch.autograd.Function):
     """The four results of a question; nothing of size V is kept for the backward pass."""
 
@@ -110,7 +133,9 @@ class _Answer(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, Tensor | None, Tensor | None, None, None]:
+    def backward(  # type: ignore[override]
+        ctx: Any, *gradients: Tensor | None
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None, None, None]:
         hidden, weight, bias = ctx.saved_tensors
         if all(gradient is None for gradient in gradients):
             return None, None, None, None, None
@@ -190,7 +215,7 @@ def _forward(head: Head, hidden: Tensor, question: Question) -> tuple[Tensor, Te
 def _backward(head: Head, hidden: Tensor, question: Question, gradients: list[Tensor | None]) -> Tensor:
     """Gradient in the raw logits [n, V], before scale, cap and temperature.
 
-    With p the distribution: d log p_i = onehot_i - p; dH = -p (log p + H); any f of log p: df/dlog p - p sum(df/dlog p).
+    With p the distribution: d log p_i = onehot_i - p; dH = -p (log p + H); any f of log p with slope s: s - p sum(s).
     """
     for_sampled, for_entropy, for_support, for_divergence = gradients
     chunk = _chunk(head, hidden, slope=True)

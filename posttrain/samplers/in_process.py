@@ -7,7 +7,8 @@ from, under the sampling temperature.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Protocol
 
@@ -28,6 +29,7 @@ class Backbone(Protocol):
     """A transformers base model: ids [B, L] (and a cache) -> an output with `last_hidden_state` [B, L, H]."""
 
     config: Any
+    forward: Callable[..., Any]
 
     def __call__(self, **inputs: Any) -> Any: ...
 
@@ -58,18 +60,36 @@ def draw(
     backbone: Backbone, head: Head, prompts: Sequence[Sequence[int]], keys: Tensor, settings: Sampling, device: str
 ) -> Drawn:
     """One completion of each of B prompts; `keys` [B, 4] decide every draw."""
-    parts = []
-    for start in range(0, len(prompts), settings.rows):
-        rows = slice(start, start + settings.rows)
-        parts.append(_draw_batch(backbone, head, prompts[rows], keys[rows], settings, device))
+    batches = _batches([len(prompt) for prompt in prompts], settings.rows, _masks_overflow(backbone, head))
+    parts = [
+        _draw_batch(backbone, head, [prompts[row] for row in rows], keys[rows], settings, device) for rows in batches
+    ]
     length = max(part.mask.shape[1] for part in parts)
+    place = torch.tensor([row for rows in batches for row in rows]).argsort()
     joined: dict[str, Tensor] = {}
     for f in fields(Drawn):
         values = [getattr(part, f.name) for part in parts]
         if values[0].dim() == 2:
             values = [torch.nn.functional.pad(v, (0, length - v.shape[1])) for v in values]
-        joined[f.name] = torch.cat(values)
+        joined[f.name] = torch.cat(values)[place]
     return Drawn(**joined)
+
+
+def _batches(lengths: list[int], most: int, equal: bool) -> list[list[int]]:
+    """Rows with prompts of like length together, at most `most` of them; of one length alone where `equal`."""
+    batches: list[list[int]] = []
+    for row in sorted(range(len(lengths)), key=lengths.__getitem__):
+        last = batches[-1] if batches else None
+        if last is None or len(last) == most or (equal and lengths[last[0]] != lengths[row]):
+            batches.append([row])
+        else:
+            last.append(row)
+    return batches
+
+
+def _masks_overflow(backbone: Backbone, head: Head) -> bool:
+    """Eager attention in float64 takes its softmax in float32, where a padded row's mask is -inf throughout: NaN."""
+    return head.weight.dtype == torch.float64 and backbone.config._attn_implementation == "eager"
 
 
 def _draw_batch(
@@ -136,8 +156,8 @@ def _prefill(backbone: Backbone, prompts: Sequence[Sequence[int]], device: str) 
         input_ids=ids,
         attention_mask=attention.long() if padded else None,
         position_ids=(attention.cumsum(1) - 1).clamp(min=0),
-        past_key_values=cache,
         use_cache=True,
+        **{cache_word(backbone): cache},
     )
     state = _State(cache, output.last_hidden_state[:, -1], attention if padded else None, lengths)
     if row_of != list(range(len(place))):
@@ -153,10 +173,15 @@ def _advance(backbone: Backbone, state: _State, token: Tensor) -> None:
         input_ids=token.unsqueeze(1),
         attention_mask=None if state.attention is None else state.attention.long(),
         position_ids=state.position.unsqueeze(1),
-        past_key_values=state.cache,
         use_cache=True,
+        **{cache_word(backbone): state.cache},
     )
     state.hidden, state.position = output.last_hidden_state[:, -1], state.position + 1
+
+
+def cache_word(backbone: Backbone) -> str:
+    """What this model's `forward` calls its cache: transformers renamed it at 5.24."""
+    return "cache" if "cache" in inspect.signature(backbone.forward).parameters else "past_key_values"
 
 
 def _next(head: Head, hidden: Tensor, uniforms: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -30,6 +30,7 @@ class Surroundings:
     """What a teacher may be built from."""
 
     student: Policy  # at its start
+    load: Callable[[str], Policy]  # another model by folder or name, refused if its vocabulary is not the student's
     checkpoints: Mapping[str, Policy] = field(default_factory=dict)  # policies the dataset knows of
     folder: Path | None = None  # where a run may keep a store
 

@@ -28,6 +28,7 @@ class Cached:
     """A frozen teacher whose answers are kept, with a guard that notices when the student has moved on."""
 
     policy: str = "teacher"
+    model: str | None = None  # see `frozen`
     store: str | None = None  # a folder to share between runs; None keeps the entries in the run's own folder
     on_miss: Literal["score", "mask", "error"] = "score"  # ask the teacher, leave the tokens out, or stop
     drift_limit: float = 0.5  # KL(policy of the cache || student), nats per token, at which the guard fires
@@ -38,7 +39,7 @@ class Cached:
 
     def build(self, surroundings: Surroundings) -> CachedTeacher:
         """The store over a frozen teacher."""
-        inner = Frozen(self.policy).build(surroundings).policy
+        inner = Frozen(self.policy, self.model).build(surroundings).policy
         folder = Path(self.store) if self.store else surroundings.folder
         return CachedTeacher(inner, Store(folder or Path(tempfile.mkdtemp(prefix="posttrain-teacher-"))), self)
 

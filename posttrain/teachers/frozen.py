@@ -23,18 +23,24 @@ class Frozen:
     """An online teacher that never changes."""
 
     policy: str = "teacher"  # a checkpoint the dataset knows of, or `student` for the student's own start
+    model: str | None = None  # in place of it, a language model by folder, hub id or `tiny:teacher`
     shuffle: bool = False  # control arm: answers are moved to random other tokens, so they carry no information
 
     def build(self, surroundings: Surroundings) -> FrozenTeacher:
-        """The teacher over one of the dataset's checkpoints."""
+        """The teacher over a model or one of the dataset's checkpoints."""
+        return FrozenTeacher(self._policy(surroundings), self.shuffle)
+
+    def _policy(self, surroundings: Surroundings) -> Policy:
+        if self.model is not None:
+            return surroundings.load(self.model)
         found = {"student": surroundings.student, **surroundings.checkpoints}
         if self.policy not in found:
             hint = did_you_mean(self.policy, found)
             raise ConfigError(
                 f"teacher.policy: this dataset has no checkpoint `{self.policy}`.{hint} "
-                "Datasets with a teacher: decisions (dataset=decisions)."
+                "Write teacher.model=FOLDER for a language model; dataset=decisions brings a teacher of its own."
             )
-        return FrozenTeacher(found[self.policy].snapshot(), self.shuffle)
+        return found[self.policy].snapshot()
 
 
 @dataclass

@@ -1,0 +1,52 @@
+"""The token microscope: what student and teacher say of every token of a sampled completion."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from posttrain.algorithms.base import Algorithm
+from posttrain.batch import Problem, Rollouts, Signals, Targets
+from posttrain.teachers.base import Teacher
+
+
+@torch.no_grad()
+def token_rows(
+    algorithm: Algorithm, teacher: Teacher | None, problems: Sequence[Problem], drawn: Rollouts
+) -> list[dict[str, Any]]:
+    """Per completion: its tokens, the student's and the teacher's log-probs of them, and which ones carry weight.
+
+    Nothing is counted as a teacher call, so a teacher speaks here only where it is a fixed policy in the process; what
+    is supervised is known where the algorithm needs nothing else. What is not known is null.
+    """
+    fixed = teacher.distribution() if teacher else None
+    targets = None if fixed is None else fixed.targets(drawn, drawn.mask)
+    where = _supervised(algorithm, drawn, targets)
+    return [
+        {
+            "tokens": [_name(problem, int(token)) for token in drawn.completion_ids[row][drawn.mask[row]]],
+            "logprobs": _kept(drawn.logprobs, drawn, row),
+            "teacher_logprobs": None if targets is None else _kept(targets.logprobs, drawn, row),
+            "supervised": None if where is None else _kept(where, drawn, row),
+        }
+        for row, problem in enumerate(problems)
+    ]
+
+
+def _supervised(algorithm: Algorithm, drawn: Rollouts, targets: Targets | None) -> Tensor | None:
+    """[B, T] bool: the tokens that carry weight; None where rewards, a student or a critic would have to say."""
+    if targets is None or algorithm.needs != {"teacher"}:
+        return None
+    return algorithm.prepare(drawn, Signals(None, targets, None, None)).where
+
+
+def _kept(values: Tensor, drawn: Rollouts, row: int) -> list[Any]:
+    return values[row][drawn.mask[row]].tolist()
+
+
+def _name(problem: Problem, token: int) -> str:
+    """How a token reads: the candidate's text, or its id where a vocabulary is not at hand."""
+    return problem.candidates[token] if problem.candidates else str(token)

@@ -1,0 +1,190 @@
+"""A model folder or hub id as a model and a tokenizer: safetensors alone, no code from the folder, nothing missing."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from posttrain.policies.lm_encoding import Encoder
+from posttrain.policies.lm_head import Head
+from posttrain.ranges import BELOW_ONE, POSITIVE, at_least, check, or_null
+from posttrain.registry import ConfigError
+
+HEAD_TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-3}
+HALF_HEAD_TOLERANCE = 0.1
+
+
+@dataclass(frozen=True)
+class Lora:
+    """Low-rank adapters (needs peft). Rank null trains all weights."""
+
+    rank: int | None = None
+    alpha: float | None = None  # null: twice the rank
+    target_modules: str = "all-linear"  # or names, such as q_proj,v_proj
+    dropout: float = 0.0  # active in `score` with gradient only; ratios then no longer start at one
+
+    def __post_init__(self) -> None:
+        check("policy.lora", self, rank=or_null(at_least(1)), alpha=or_null(POSITIVE), dropout=BELOW_ONE)
+
+
+def load(model: str, dtype: str, attn_implementation: str | None) -> tuple[Any, Any]:
+    """Model and tokenizer; whatever is wrong with them is a ConfigError that names it."""
+    if not model:
+        raise ConfigError("policy.model: nothing is chosen. Write policy.model=FOLDER or policy.model=HUB_ID.")
+    folder = Path(model)
+    if folder.is_dir():
+        _check_folder(folder)
+    elif model.startswith((".", "/", "~")) or model.count("/") > 1:
+        raise ConfigError(f"policy.model: there is no folder `{model}`. Give a folder or a hub id (owner/name).")
+    from safetensors import SafetensorError
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    local = {"trust_remote_code": False, "local_files_only": folder.is_dir()}
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(model, **local)
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            model,
+            dtype=getattr(torch, dtype),
+            attn_implementation=attn_implementation,
+            use_safetensors=True,
+            output_loading_info=True,
+            **local,
+        )
+    except (OSError, ValueError, ImportError, KeyError, RuntimeError, SafetensorError) as error:
+        raise ConfigError(f"policy.model: `{model}` cannot be loaded: {error}") from error
+    made, report = loaded
+    lost = sorted(str(name) for kind in ("missing_keys", "mismatched_keys") for name in report.get(kind) or ())
+    if lost:
+        raise ConfigError(
+            f"policy.model: `{model}` lacks {len(lost)} of its weights, {lost[0]} the first; they would be random. "
+            "Copy the folder again."
+        )
+    return made, tokenizer
+
+
+def _check_folder(folder: Path) -> None:
+    """Refuses, before anything is read, what would run code or leave weights out."""
+    adapter, config = folder / "adapter_config.json", folder / "config.json"
+    if not config.is_file() and not adapter.is_file():
+        raise ConfigError(f"policy.model: `{folder}` has no config.json. Give the folder of a transformers model.")
+    for file in (config, folder / "tokenizer_config.json"):
+        if not file.is_file():
+            continue
+        try:
+            settings = json.loads(file.read_text())
+        except ValueError as error:
+            raise ConfigError(f"policy.model: `{file}` is not valid JSON ({error}). Copy the folder again.") from error
+        if "auto_map" in settings:
+            raise ConfigError(
+                f"policy.model: `{file}` asks to run code from the folder (auto_map: {settings['auto_map']}), which "
+                "never happens here. Where transformers knows the architecture, remove auto_map from the file."
+            )
+    if not any(folder.glob("*.safetensors")):
+        pickles = sorted(path.name for kind in ("*.bin", "*.pt", "*.pth") for path in folder.glob(kind))
+        found = f"only {pickles[0]}, a pickle, which can run code" if pickles else "no weights"
+        raise ConfigError(f"policy.model: `{folder}` has {found}. Save the model as safetensors.")
+
+
+def with_lora(model: Any, lora: Lora) -> Any:
+    """The model with fresh adapters that alone are trainable; an adapter loaded with the model is trained on."""
+    loaded = bool(getattr(model, "peft_config", None))
+    if loaded and lora.rank is not None:
+        raise ConfigError(
+            "policy.lora.rank: the folder of policy.model already holds an adapter. Leave the rank out to train that "
+            "one, or merge it into its model first."
+        )
+    if loaded:
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_("lora_" in name or "modules_to_save" in name)
+        return model
+    if lora.rank is None:
+        return model.requires_grad_(True)
+    try:
+        from peft import LoraConfig, inject_adapter_in_model
+    except ImportError as error:
+        raise ConfigError("policy.lora: needs peft. Write: pip install 'posttrain[lora]'") from error
+    names = lora.target_modules
+    settings = LoraConfig(
+        r=lora.rank,
+        lora_alpha=lora.alpha or 2 * lora.rank,  # type: ignore[arg-type]
+        target_modules=names if names == "all-linear" else names.split(","),
+        lora_dropout=lora.dropout,
+        task_type="CAUSAL_LM",
+    )
+    try:
+        return inject_adapter_in_model(settings, model)
+    except ValueError as error:
+        raise ConfigError(f"policy.lora.target_modules: found {names!r}: {error}") from error
+
+
+def merged(model: Any) -> Any:
+    """The model with its adapters added into its weights, in place."""
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    for name, module in list(model.named_modules()):
+        if isinstance(module, BaseTunerLayer):
+            module.merge()  # type: ignore[operator]
+            parent, _, child = name.rpartition(".")
+            setattr(model.get_submodule(parent), child, module.get_base_layer())
+    model.__dict__.pop("peft_config", None)
+    model._hf_peft_config_loaded = False
+    return model
+
+
+def head_of(model: Any, rows: int, temperature: float, chunk: int | None) -> Head:
+    """The model's vocabulary projection over its first `rows` ids, as it is now."""
+    config, layer = model.config.get_text_config(), model.get_output_embeddings()
+    weight, bias = _weight(layer), getattr(layer, "bias", None)
+    scale = float(getattr(config, "logit_scale", None) or 1.0)  # Cohere
+    scaling = float(getattr(config, "logits_scaling", None) or 1.0)  # Granite divides, HyperCLOVA X multiplies
+    scale *= scaling if config.model_type.startswith("hyperclovax") else 1 / scaling
+    cap = getattr(config, "final_logit_softcapping", None)  # Gemma 2 and after
+    if rows < len(weight):
+        weight, bias = weight[:rows], None if bias is None else bias[:rows]
+    return Head(weight, bias, scale, cap, temperature, chunk)
+
+
+def _weight(layer: Any) -> torch.Tensor:
+    """[V, H] of a linear layer, with what its adapters add."""
+    weight: torch.Tensor
+    if isinstance(layer, torch.nn.Linear):
+        return layer.weight
+    adapted = getattr(layer, "base_layer", None)
+    if not isinstance(adapted, torch.nn.Linear):
+        raise ConfigError(
+            f"policy.model: its output layer is {type(layer).__name__}, expected a linear layer without quantisation"
+        )
+    weight = adapted.weight
+    for name in layer.active_adapters:
+        weight = weight + layer.get_delta_weight(name)
+    return weight
+
+
+@torch.no_grad()
+def check_model(model: Any, encoder: Encoder, size: int) -> None:
+    """The tokenizer fits the embedding, and our head gives the model's own logits on a few tokens."""
+    rows = len(model.get_input_embeddings().weight)
+    if size > rows:
+        raise ConfigError(
+            f"policy.model: its tokenizer knows {size} ids, but the model has {rows} embedding rows. Resize the "
+            "embeddings when tokens are added, and save both."
+        )
+    if not encoder.eos:
+        raise ConfigError("policy.model: its tokenizer has no end token (eos_token). Set one in its files.")
+    model.eval()
+    ids = torch.arange(min(8, size), device=model.device).unsqueeze(0)
+    expected = model(input_ids=ids, use_cache=False).logits[0].to(torch.float64)
+    head = head_of(model, rows, 1.0, None)
+    hidden = model.base_model(input_ids=ids, use_cache=False).last_hidden_state[0]
+    apart = float((head.logits(hidden).to(torch.float64) - expected[:, : len(head.weight)]).abs().max())
+    limit = HEAD_TOLERANCE.get(head.weight.dtype, HALF_HEAD_TOLERANCE) * (1 + float(expected.abs().max()))
+    if not apart <= limit:
+        raise ConfigError(
+            f"policy.model: {type(model).__name__} turns hidden states into logits in a way that is not known here "
+            f"(largest difference {apart:.3g}): found scale {head.scale:.3g} and soft-capping {head.cap}. "
+            "Use another model, or report this one."
+        )

@@ -1,0 +1,145 @@
+"""The command line: `posttrain bench list|run|new|report`."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from bench_shared import HISTORICAL, PLANTED, REPOSITORY
+
+from posttrain.artifacts.bench_statistics import judge
+from posttrain.artifacts.documents import read
+from posttrain.bench.display import figure, sentence
+from posttrain.bench.report import family
+from posttrain.bench.track import tracks
+from posttrain.cli import main
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = (
+        "import sys\nfrom posttrain.cli import main\n"
+        "try:\n    main(['bench', '--help'])\nexcept SystemExit:\n    pass\n"
+        "print([m for m in ('torch', 'numpy', 'scipy', 'omegaconf', 'rich') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+    assert "posttrain bench run sequence" in done.stdout
+
+
+def test_list_names_the_tracks_and_what_waits(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "list"]) == 0
+    said = capsys.readouterr().out
+    for name in (
+        "sequence",
+        "multiscale_diffusion_pde",
+        "semantic_pushforward_classification",
+        "bandit_policy_gradient",
+    ):
+        assert f"{name}  (" in said
+    assert "distillation_gap  (not built yet)" in said
+
+
+def test_run_verify_and_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = str(tmp_path / "run")
+    assert main(["bench", "run", PLANTED, "--output", folder, "evaluation_seeds=0-5"]) == 0
+    said = capsys.readouterr().out
+    assert "idea better (significant)" in said
+    assert "exact p = 2/64" in said
+    assert said.splitlines()[-1] == f"{folder}/artifact.json"
+    assert main(["verify", folder]) == 0
+    assert main(["bench", "report", folder]) == 0
+    assert "idea better (significant)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["run", "sequnce"], "Did you mean `sequence`"),
+        (["run", "sequence", "--jobs", "0"], "--jobs"),
+        (["run", "sequence", "--idea", "nowhere.py"], "there is no such file"),
+        (["run", "sequence", "tuning_seeds=0-3"], "also evaluation seeds"),
+        (["run", "sequence", "--config", "nowhere.yaml"], "there is no file"),
+        (["new", "idea", "No Name"], "expected lower-case words"),
+        (["new", "track", "sequence"], "is a shipped track"),
+        (["report", "nowhere.json"], "nowhere.json"),
+    ],
+)
+def test_mistakes_are_named(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", *words]) in (1, 2)
+    assert message in capsys.readouterr().err
+
+
+def test_new_idea_and_track_run_as_they_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "new", "idea", "mine", "--directory", str(tmp_path)]) == 0
+    assert main(["bench", "new", "track", "my-track", "--directory", str(tmp_path)]) == 0
+    assert main(["bench", "new", "track", "my-track", "--directory", str(tmp_path)]) == 2
+    assert "exists already" in capsys.readouterr().err
+    words = ["settings.epochs=1", "data.train_examples=32", "evaluation_seeds=0-5", "tuning_seeds=10"]
+    track = str(tmp_path / "my_track.py")
+    assert main(["bench", "run", track, "--output", str(tmp_path / "a"), *words]) == 0
+    assert (
+        main(["bench", "run", track, "--idea", str(tmp_path / "mine.py"), "--output", str(tmp_path / "b"), *words]) == 0
+    )
+    assert main(["verify", str(tmp_path / "a"), str(tmp_path / "b")]) == 0
+    found = read(tmp_path / "b" / "artifact.json")
+    assert found["mechanism_signature"]["custom_idea"]["changes"] == ["loss", "strength"]
+    assert found["mechanism_signature"]["custom_track"]["file"] == "my_track.py"
+    small = ["data.train_examples=16", "data.test_examples=8", "data.length=10", "settings.epochs=1", *words[2:]]
+    assert main(["bench", "run", "sequence", "--idea", idea, "--output", str(tmp_path / "c"), *small]) == 0
+
+
+def test_report_of_several_holds_holm_over_the_family(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "report", *map(str, HISTORICAL)]) == 0
+    said = capsys.readouterr().out
+    assert "0.0234" in said  # 3 * 2/256
+    assert "Holm over a family of 3" in said
+    assert "historical, not verified" in said
+    assert main(["bench", "report", str(HISTORICAL[0]), str(HISTORICAL[0])]) == 2
+    assert "given twice" in capsys.readouterr().err
+
+
+def test_a_declared_family_is_not_made_smaller_by_reporting_part_of_it() -> None:
+    record = read(HISTORICAL[0])
+    _, compared = family([record, {**record, "protocol": {"family_size": 10}}])
+    assert {c.family_size for c in compared} == {10}
+
+
+def test_the_figure_places_points_on_one_scale() -> None:
+    c = judge([10.0] * 6, [9.0, 9.5, 10.0, 10.5, 11.0, 9.0], direction="lower is better")
+    lines = figure(c)
+    assert lines == figure(c)
+    columns = [line.index("o") for line in lines if "  seed" in line]
+    assert columns[0] < columns[1] < columns[2] < columns[3] < columns[4]
+    assert columns[0] == columns[5]
+
+
+def test_sentences_come_from_the_closed_list() -> None:
+    artifact = {"track": "t", "model": "m", "n_seeds": 6}
+    cases = {
+        "idea better (significant)": [9.0, 9.1, 9.2, 9.3, 9.0, 9.0],
+        "idea worse (significant)": [11.0, 11.1, 11.2, 11.3, 11.0, 11.1],
+        "no measurable effect": [10.0, 10.01, 9.99, 10.0, 10.02, 9.98],
+        "no significant win": [9.0, 11.0, 9.5, 10.5, 9.2, 11.3],
+    }
+    for verdict, values in cases.items():
+        c = judge([10.0] * 6, values, direction="lower is better")
+        assert c.verdict == verdict
+        assert f": {verdict}: " in sentence(artifact, c)
+    few = judge([10.0] * 3, [9.0] * 3, direction="lower is better")
+    assert "insufficient seeds" in sentence(artifact, few)
+    same = judge([10.0] * 6, [10.0] * 6, direction="lower is better")
+    assert "may share their code" in sentence(artifact, same)
+    small = judge([10.0] * 6, [9.99] * 6, direction="lower is better")
+    assert "by less than the smallest effect of interest" in sentence(artifact, small)
+
+
+def test_unpaired_arms_are_refused() -> None:
+    with pytest.raises(ValueError, match="pairs need one value of each arm"):
+        judge([1.0, 2.0], [1.0], direction="lower is better")
+    with pytest.raises(ValueError, match="distinct seeds"):
+        judge([1.0, 2.0], [1.0, 2.0], direction="lower is better", seeds=[3, 3])
+    with pytest.raises(ValueError, match="direction"):
+        judge([1.0], [1.0], direction="down")  # type: ignore[arg-type]
+    lost = judge([1.0, float("nan")], [1.0, 2.0], direction="lower is better")
+    assert lost.verdict == "invalid: non-finite in seeds [1]"
+    assert lost.p_value is None

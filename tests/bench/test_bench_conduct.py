@@ -1,0 +1,234 @@
+"""Runs: the same bytes whatever happens on the way, and no number without its evidence."""
+
+import json
+import math
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bench_shared import PLANTED, REPOSITORY
+
+from posttrain.artifacts.verify import verify
+from posttrain.bench import conduct as conduct_module
+from posttrain.bench.conduct import conduct
+from posttrain.bench.options import load
+from posttrain.registry import ConfigError
+
+PACKAGE = REPOSITORY / "posttrain"
+
+
+def artifact(folder: Path) -> bytes:
+    return (folder / "artifact.json").read_bytes()
+
+
+def test_two_runs_are_the_same_bytes_and_so_are_two_processes(tmp_path: Path) -> None:
+    for name, jobs in (("a", 1), ("b", 1), ("c", 2)):
+        conduct(load(PLANTED), tmp_path / name, jobs=jobs)
+    assert artifact(tmp_path / "a") == artifact(tmp_path / "b") == artifact(tmp_path / "c")
+    cells = [sorted((tmp_path / name / "cells").iterdir()) for name in ("a", "c")]
+    assert [p.name for p in cells[0]] == [p.name for p in cells[1]]
+    assert all(p.read_bytes() == q.read_bytes() for p, q in zip(*cells, strict=True))
+
+
+def test_a_run_stopped_after_any_number_of_cells_ends_with_the_same_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conduct(load(PLANTED), tmp_path / "whole")
+    total = len(list((tmp_path / "whole" / "cells").iterdir()))
+    assert total == 2 * 3 * 4 + 2 * 8
+    real = conduct_module.perform
+    for stop in range(0, total, 3):
+        done: list[Any] = []
+
+        def stopping(bench: Any, unit: Any, done: list[Any] = done, stop: int = stop) -> Any:
+            if len(done) == stop:
+                raise KeyboardInterrupt
+            done.append(unit)
+            return real(bench, unit)
+
+        folder = tmp_path / f"stopped-{stop}"
+        monkeypatch.setattr(conduct_module, "perform", stopping)
+        with pytest.raises(KeyboardInterrupt):
+            conduct(load(PLANTED), folder)
+        assert not (folder / "execution.json").exists()
+        again: list[Any] = []
+        monkeypatch.setattr(conduct_module, "perform", lambda b, u, again=again: (again.append(u), real(b, u))[1])
+        conduct(load(PLANTED), folder)
+        assert artifact(folder) == artifact(tmp_path / "whole")
+        assert not {unit.name for unit in again} & {unit.name for unit in done}, "a finished cell ran twice"
+
+
+@pytest.mark.slow
+def test_a_killed_process_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    """A real SIGKILL, on a track whose cells take a while."""
+    slow = tmp_path / "slow.py"
+    text = Path(PLANTED).read_text().replace("import math\n", "import math\nimport time\n")
+    slow.write_text(
+        text.replace("        own = cell.settings\n", "        own = cell.settings\n        time.sleep(0.02)\n")
+    )
+    command = [sys.executable, "-m", "posttrain", "bench", "run", str(slow), "--output"]
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    process = subprocess.Popen(
+        [*command, str(tmp_path / "killed")],
+        env=environment,
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    cells = tmp_path / "killed" / "cells"
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and (not cells.is_dir() or len(list(cells.glob("[!.]*.json"))) < 5):
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    begun = len(list(cells.glob("[!.]*.json")))
+    assert 5 <= begun < 40
+    for name in ("killed", "whole"):
+        done = subprocess.run([*command, str(tmp_path / name)], env=environment, cwd=tmp_path, capture_output=True)
+        assert done.returncode == 0, done.stderr.decode()
+    assert artifact(tmp_path / "killed") == artifact(tmp_path / "whole")
+    record = json.loads((tmp_path / "killed" / "execution.json").read_text())["execution"]
+    assert record["resumed_from"] == ["cells"]
+    assert verify(tmp_path / "killed", package_root=PACKAGE).exit_code == 0
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut", "empty", "swap"])
+def test_a_damaged_cell_is_run_again_and_counted(tmp_path: Path, damage: str) -> None:
+    conduct(load(PLANTED), tmp_path / "run")
+    whole = artifact(tmp_path / "run")
+    (tmp_path / "run" / "execution.json").unlink()
+    path = tmp_path / "run" / "cells" / "idea-1-seed-3.json"
+    data = path.read_bytes()
+    other = (tmp_path / "run" / "cells" / "idea-1-seed-4.json").read_bytes()
+    metric = data.index(b'"metric": ') + 10
+    flipped = data[:metric] + bytes([data[metric] ^ 1]) + data[metric + 1 :]
+    path.write_bytes({"flip": flipped, "cut": data[:-20], "empty": b"", "swap": other}[damage])
+    conduct(load(PLANTED), tmp_path / "run")
+    record = json.loads((tmp_path / "run" / "execution.json").read_text())["execution"]
+    assert record["counters"]["cells_refused"] == 1
+    assert path.read_bytes() == data
+    assert artifact(tmp_path / "run") == whole
+
+
+def test_folders_that_are_complete_or_of_another_plan_are_refused(tmp_path: Path) -> None:
+    conduct(load(PLANTED), tmp_path / "run")
+    with pytest.raises(ConfigError, match="complete run"):
+        conduct(load(PLANTED), tmp_path / "run")
+    (tmp_path / "run" / "execution.json").unlink()
+    with pytest.raises(ConfigError, match="not this plan begun"):
+        conduct(load(PLANTED, overrides=["alpha=0.01"]), tmp_path / "run")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "notes.txt").write_text("mine")
+    with pytest.raises(ConfigError, match="something else"):
+        conduct(load(PLANTED), tmp_path / "other")
+
+
+def test_the_plan_with_predictions_and_thresholds_is_written_before_the_first_cell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+
+    def looking(bench: Any, unit: Any) -> Any:
+        seen.append(json.loads((tmp_path / "run" / "plan.json").read_text())["plan"]["claims"])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(conduct_module, "perform", looking)
+    with pytest.raises(KeyboardInterrupt):
+        conduct(load("sequence", overrides=["data.train_examples=16"]), tmp_path / "run")
+    assert [claim["id"] for claim in seen[0]] == ["S1", "S2"]
+    assert all(claim["threshold"] > 0 for claim in seen[0])
+
+
+def test_an_idea_that_does_nothing_is_called_identical(planted: Any, tmp_path: Path) -> None:
+    found = conduct(planted(), tmp_path / "run").artifact
+    assert found["comparison"]["degenerate"] == "identical"
+    assert found["comparison"]["verdict"] == "no measurable effect"
+    assert found["comparison"]["p_count"] == found["comparison"]["p_total"] == 256
+    assert found["idea"]["per_seed"] == found["baseline"]["full"]["per_seed"]
+
+
+def test_a_planted_effect_is_found_and_paired_seeds_take_the_level_out(planted: Any, tmp_path: Path) -> None:
+    """Levels vary ten times as much between seeds as the effect; paired by seed it is seen all the same."""
+    found = conduct(planted(["data.scale=10.0"], effect=1.0, salt=1), tmp_path / "run").artifact
+    assert found["comparison"]["verdict"] == "idea better (significant)"
+    assert found["comparison"]["system_worked"] is True
+    assert found["comparison"]["p_value"] == 2 / 256
+    assert found["comparison"]["delta_mean"] == pytest.approx(-1.0, abs=0.2)
+
+
+def test_the_other_direction_turns_the_verdict_round(planted: Any, tmp_path: Path) -> None:
+    found = conduct(planted(effect=-1.0, salt=1), tmp_path / "run").artifact
+    assert found["comparison"]["verdict"] == "idea worse (significant)"
+    assert found["comparison"]["idea_wins"] == 0
+
+
+def test_a_lost_seed_is_refused_unless_its_value_was_declared(planted: Any, tmp_path: Path) -> None:
+    with pytest.raises(ArithmeticError, match=r"idea-1-seed-3.*failure_value=NUMBER"):
+        conduct(planted(effect=1.0, fails=3), tmp_path / "run")
+    assert not (tmp_path / "run" / "artifact.json").exists()
+    found = conduct(planted(["failure_value=99"], effect=1.0, fails=3), tmp_path / "declared").artifact
+    assert found["idea"]["per_seed"][3] == 99.0
+    assert found["comparison"]["failed_seeds"] == [3]
+    assert verify(tmp_path / "declared").exit_code == 0
+    stored = json.loads((tmp_path / "declared" / "cells" / "idea-1-seed-3.json").read_text())
+    assert (stored["status"], stored["metric"]) == ("non_finite", None)
+
+
+def test_a_seed_lost_while_tuning_is_refused_too(planted: Any, tmp_path: Path) -> None:
+    with pytest.raises(ArithmeticError, match="idea-0-seed-101"):
+        conduct(planted(effect=1.0, fails=101), tmp_path / "run")
+
+
+def test_seeds_whose_arms_do_not_start_alike_are_no_pairs(planted: Any, tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="no pairs"):
+        conduct(planted(effect=1.0, unpaired=True), tmp_path / "run")
+
+
+def test_five_seeds_are_too_few_and_the_family_counts(planted: Any, tmp_path: Path) -> None:
+    few = conduct(planted(["evaluation_seeds=0-4"], effect=1.0), tmp_path / "few").artifact
+    assert few["comparison"]["verdict"] == "insufficient seeds (min p = 0.0625)"
+    assert few["comparison"]["mde_80"] is None
+    family = conduct(planted(["family_size=10"], effect=1.0), tmp_path / "family").artifact
+    assert family["comparison"]["verdict"].startswith("insufficient seeds")
+    two = conduct(planted(["family_size=2"], effect=1.0, salt=1), tmp_path / "two").artifact
+    assert two["comparison"]["p_adjusted"] == 4 / 256
+
+
+def test_the_recorded_protocol_tunes_on_evaluation_seeds_and_says_so(tmp_path: Path) -> None:
+    found = conduct(load(PLANTED, overrides=["protocol=recorded"]), tmp_path / "run").artifact
+    assert found["protocol"]["sweep_seeds"] == [0, 1, 2, 3]
+    assert "optimistic bias" in found["protocol"]["note"]
+    assert found["baseline"]["sweep"][1]["per_seed"] == found["baseline"]["full"]["per_seed"][:4]
+    assert verify(tmp_path / "run").exit_code == 0
+
+
+def test_more_than_twenty_seeds_use_monte_carlo_signs_that_verify_can_draw_again(tmp_path: Path) -> None:
+    overrides = ["evaluation_seeds=0-21", "tuning_seeds=100"]
+    found = conduct(load(PLANTED, overrides=overrides), tmp_path / "run").artifact
+    assert found["comparison"]["p_method"] == "mc_signflip"
+    assert verify(tmp_path / "run").exit_code == 0
+
+
+def test_a_measure_that_is_not_finite_makes_its_claim_inconclusive_and_survives_the_disk(tmp_path: Path) -> None:
+    assert conduct_module._storable(math.nan) is None
+    assert conduct_module._storable(2.5) == 2.5
+
+
+def test_a_published_copy_verifies_without_its_cells(tmp_path: Path) -> None:
+    conduct(load(PLANTED), tmp_path / "run")
+    place = tmp_path / "docs" / "bench" / "planted" / "metrics" / "planted-seeds0-7.json"
+    plans = tmp_path / "docs" / "bench" / "manifests"
+    (plans / "planted-seeds0-7").mkdir(parents=True)
+    place.parent.mkdir(parents=True)
+    shutil.copy(tmp_path / "run" / "artifact.json", place)
+    shutil.copy(tmp_path / "run" / "plan.json", plans / "planted-seeds0-7.json")
+    shutil.copy(tmp_path / "run" / "execution.json", plans / "planted-seeds0-7" / "planted.json")
+    report = verify(place)
+    assert report.exit_code == 0, [check for check in report.checks if check.status == "failed"]
+    assert any(check.name == "place" and check.status == "passed" for check in report.checks)

@@ -1,0 +1,177 @@
+"""Prompts and data rows as ids: one beginning, one end, nothing cut in silence, nothing rendered in two ways."""
+
+from dataclasses import replace
+
+import pytest
+import tiny_lm
+import torch
+from tiny_lm import BOS, EOS, WORDS, policy, tokenizer
+
+from posttrain.batch import Problem
+from posttrain.policies.causal_lm import CausalLM, CausalLMPolicy
+from posttrain.policies.lm_encoding import Template
+from posttrain.registry import ConfigError
+
+CHAT = [{"role": "user", "content": "w1 w2"}]
+THINK = (
+    "<bos>{% for m in messages %}{{ '<u> ' + m.content + ' </u>' if m.role == 'user' else '<a> ' + m.content + ' <eos>'"
+    " }}{% endfor %}{% if add_generation_prompt %}<a>{% if enable_thinking is not false %} w53{% endif %}{% endif %}"
+)
+NO_SYSTEM = "{% if messages[0].role == 'system' %}{{ raise_exception('no system role, please') }}{% endif %}" + (
+    tiny_lm.CHAT
+)
+
+
+def ids(text):
+    return [WORDS.index(word) for word in text.split()]
+
+
+def adding_bos():
+    """A tokenizer that writes <bos> in front of everything it is not told to leave alone."""
+    from tokenizers.processors import TemplateProcessing
+
+    made = tokenizer.__wrapped__()
+    made.backend_tokenizer.post_processor = TemplateProcessing("<bos> $A", special_tokens=[("<bos>", BOS)])
+    return made
+
+
+def chat(written=None, given=None, **options):
+    made = tokenizer.__wrapped__(tiny_lm.CHAT if written is None else written)
+    config = CausalLM(dtype="float64", max_completion_tokens=6, max_prompt_tokens=16, **options)
+    problem = Problem("c", "", "w3", responses=("w3",), meta={"messages": CHAT if given is None else given})
+    return CausalLMPolicy(config, tiny_lm.model(), made, [problem], False), problem
+
+
+def test_a_plain_prompt_begins_as_the_tokenizer_begins_and_once_at_that():
+    plain = Problem("p", "w1 w2", "")
+    assert policy().encoder.prompt(plain) == ids("w1 w2")
+    encoder = replace(policy().encoder, tokenizer=adding_bos())
+    assert encoder.prompt(plain) == [BOS, *ids("w1 w2")]
+    assert encoder.prompt(replace(plain, prompt="<bos> w1 w2")) == [BOS, *ids("w1 w2")]
+
+
+def test_br_25_exactly_one_beginning_in_prompt_sample_data_row_and_teacher():
+    made, problem = chat()
+    made.encoder = replace(made.encoder, tokenizer=adding_bos())
+    prompt = ids("<bos> <u> w1 w2 </u> <a>")
+    sampled, data, greedy = made.sample([problem], 2, None, 0, 1), made.respond([problem], 0, 0), made.greedy([problem])
+    for rollouts in (sampled, data, greedy):
+        for row, mask in zip(rollouts.prompt_ids, rollouts.prompt_mask, strict=True):
+            assert row[mask].tolist() == prompt
+        assert not (rollouts.completion_ids[rollouts.mask] == BOS).any()
+    rendered = made.encoder.tokenizer.apply_chat_template(CHAT, add_generation_prompt=True, return_dict=False)
+    assert rendered == prompt
+
+
+def test_br_25_the_completion_is_the_answer_and_its_end_and_never_the_header():
+    made, problem = chat()
+    rows = made.respond([problem], 0, 0)
+    assert rows.completion_ids[rows.mask].tolist() == ids("w3 <eos>")
+    assert rows.texts == ("w3",)
+    assert not rows.truncated.any()
+
+
+def test_br_25_a_prompt_that_is_rendered_otherwise_once_an_answer_follows_is_refused_by_number():
+    made, problem = chat(THINK)
+    with pytest.raises(ConfigError, match=r"row 0 of problem `c`.*first at token 6"):
+        made.respond([problem], 0, 0)
+    made, problem = chat(THINK, template=Template(enable_thinking=False))
+    assert made.respond([problem], 0, 0).completion_ids.tolist() == [ids("w3 <eos>")]
+
+
+def test_br_25_a_template_that_refuses_says_so_in_a_plain_message():
+    with pytest.raises(ConfigError, match="refuses the messages of problem `c`: no system role, please"):
+        chat(NO_SYSTEM, [{"role": "system", "content": "w1"}, *CHAT])
+
+
+def test_br_25_messages_without_a_template_are_refused():
+    with pytest.raises(ConfigError, match="has no chat template"):
+        chat("")
+
+
+def test_a_plain_prompt_may_become_a_message():
+    made = policy(template=Template(wrap=True))
+    assert made.encoder.prompt(Problem("p", "w1 w2", "")) == ids("<bos> <u> w1 w2 </u> <a>")
+
+
+def test_what_a_template_writes_behind_the_end_is_no_part_of_the_completion():
+    behind = tiny_lm.CHAT.replace("' <eos>'", "' <eos> w9'")
+    made, problem = chat(behind)
+    assert made.respond([problem], 0, 0).completion_ids.tolist() == [ids("w3 <eos>")]
+
+
+def test_br_06_an_end_token_in_an_earlier_turn_shortens_nothing():
+    earlier = [*CHAT, {"role": "assistant", "content": "w4"}, *CHAT]
+    made, problem = chat(given=earlier)
+    rows = made.respond([problem], 0, 0)
+    expected = ids("<bos> <u> w1 w2 </u> <a> w4 <eos> <u> w1 w2 </u> <a>")
+    assert rows.prompt_ids[rows.prompt_mask].tolist() == expected
+    assert rows.completion_ids[rows.mask].tolist() == ids("w3 <eos>")
+
+
+def test_br_06_data_rows_end_with_their_end_token_inside_the_mask():
+    made = policy()
+    rows = made.respond(tiny_lm.problems(), 0, 0)
+    assert rows.mask.sum(1).tolist() == [3, 4] * 4
+    last = rows.completion_ids.gather(1, rows.mask.sum(1, keepdim=True) - 1)
+    assert set(last.flatten().tolist()) == {EOS}
+    assert not rows.logprobs.any()
+    assert set(rows.source.tolist()) == {2}
+    assert rows.group_size == 2
+
+
+def test_a_data_row_over_the_limit_is_cut_and_marked():
+    made = policy(max_completion_tokens=3)
+    rows = made.respond(tiny_lm.problems(), 0, 0)
+    assert rows.truncated.tolist() == [False, True] * 4
+    assert EOS not in rows.completion_ids[1].tolist()
+
+
+def test_a_prompt_over_the_limit_is_refused_before_training_and_named():
+    with pytest.raises(ConfigError, match="prompt of problem `p2` has 5 tokens, the limit is 4"):
+        policy(max_prompt_tokens=4)
+
+
+def test_a_prompt_without_tokens_is_refused():
+    with pytest.raises(ConfigError, match="problem `empty` has no tokens"):
+        policy(given=[Problem("empty", "", "")])
+
+
+def test_problems_with_different_numbers_of_rows_are_refused():
+    given = tiny_lm.problems(2)
+    with pytest.raises(ConfigError, match=r"have \[1, 2\] responses each"):
+        policy().respond([given[0], replace(given[1], responses=("w1",))], 0, 0)
+
+
+def test_prompts_are_left_padded_to_one_width():
+    made = policy()
+    found, mask = made.prompts(tiny_lm.problems(), 2)
+    assert found.shape == (8, 5)
+    assert mask.sum(1).tolist() == [3, 3, 1, 1, 5, 5, 2, 2]
+    assert bool((mask.int().diff(dim=1) >= 0).all())
+
+
+def test_the_digest_follows_template_and_options():
+    digests = {
+        policy(template=template).encoder.digest
+        for template in (
+            Template(),
+            Template(wrap=True),
+            Template(enable_thinking=False),
+            Template(enable_thinking=True),
+        )
+    }
+    assert len(digests) == 4
+    assert chat(THINK, template=Template(enable_thinking=False))[0].encoder.digest not in digests
+
+
+def test_br_06_a_model_overfitted_on_one_line_gives_its_end_the_highest_probability():
+    made = policy("llama", "float32")
+    line = [Problem("line", "w1", "", responses=("w2 w3 w4",))]
+    rows = made.respond(line, 0, 0)
+    optimizer = torch.optim.Adam(made.parameters(), lr=0.02)
+    for _ in range(25):
+        optimizer.zero_grad()
+        (-made.score(rows, rows.mask).logprobs.sum()).backward()
+        optimizer.step()
+    assert made.greedy(line).completion_ids.tolist() == [ids("w2 w3 w4 <eos>")]
