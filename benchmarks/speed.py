@@ -130,24 +130,27 @@ def line(sizes: Sequence[int], rounds: int, seconds: Callable[[int], float]) -> 
 
 
 def steps_of_all(rounds: int) -> dict[str, Any]:
-    """One step of each algorithm under its own L1 configuration over one of reinforce: median ratios.
+    """One step of each algorithm under its own L1 configuration over one of reinforce: ratios of the best of several.
 
     A longer run minus a shorter one: data, evaluations and what is done once before training cancel. Configurations
     differ in length and group size, so the tokens of a step are given too.
     """
     names = [name for name in algorithms.names() if (settings.config_folder() / name / "l1.yaml").is_file()]
-    spent: dict[str, list[float]] = {name: [] for name in names}
+    taken: dict[tuple[str, int], list[float]] = {}
     tokens: dict[str, float] = {}
     for _ in range(rounds):
         for name in names:
-            short, _ = one_seed(name, steps=SHORT, eval_steps=SHORT)
-            long, outcome = one_seed(name, steps=LONG, eval_steps=LONG)
-            spent[name].append((long - short) / (LONG - SHORT))
-            tokens[name] = outcome.last_diagnostics["sampled_positions"]
-    base = median(spent["reinforce"])
+            for steps in (SHORT, LONG):
+                seconds, outcome = one_seed(name, steps=steps, eval_steps=steps)
+                taken.setdefault((name, steps), []).append(seconds)
+                tokens[name] = outcome.last_diagnostics["sampled_positions"]
+    price = {name: min(taken[name, LONG]) - min(taken[name, SHORT]) for name in names}
     return {
-        name: {"seconds_ratio": median(spent[name]) / base, "tokens_ratio": tokens[name] / tokens["reinforce"]}
-        for name in sorted(names, key=lambda name: median(spent[name]))
+        name: {
+            "seconds_ratio": price[name] / price["reinforce"],
+            "tokens_ratio": tokens[name] / tokens["reinforce"],
+        }
+        for name in sorted(names, key=price.__getitem__)
     }
 
 
@@ -181,8 +184,11 @@ def loaded() -> dict[str, Any]:
 def process(*arguments: str) -> tuple[float, str]:
     """Seconds and output of a fresh interpreter."""
     began = time.perf_counter()
-    done = subprocess.run([sys.executable, *arguments], env=ENVIRONMENT, check=True, capture_output=True, text=True)
-    return time.perf_counter() - began, done.stdout
+    done = subprocess.run([sys.executable, *arguments], env=ENVIRONMENT, capture_output=True, text=True)
+    seconds = time.perf_counter() - began
+    if done.returncode:
+        raise RuntimeError(f"{arguments} ended with {done.returncode}: {done.stderr}")
+    return seconds, done.stdout
 
 
 def rounded(found: Any) -> Any:

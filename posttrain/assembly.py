@@ -56,8 +56,6 @@ def assemble(
         return _at_home(config.policy).build(everything, weights, critic)
 
     def load(model: str) -> Policy:
-        if not isinstance(config.policy, CausalLM):
-            raise ConfigError("teacher.model: a language model teaches language models. Write policy=causal_lm.")
         made = _at_home(replace(config.policy, model=model, lora=Lora())).build(everything, {}, False)
         same_vocabulary(student.vocabulary, made.vocabulary)
         return made.requires_grad_(False)
@@ -67,7 +65,9 @@ def assemble(
     teacher = None
     if config.teacher is not None:
         known = {name: build(name, False) for name in drawn.checkpoints}
-        teacher = config.teacher.build(Surroundings(student, load, known, folder))
+        teacher = config.teacher.build(
+            Surroundings(student, known, folder, load if isinstance(config.policy, CausalLM) else None)
+        )
         if "divergence" in config.algorithm.needs and not teacher.full_distribution:
             raise ConfigError(
                 f"teacher.name: `{config.method}` compares full distributions, which `{config.names['teacher']}` as "

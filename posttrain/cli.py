@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from posttrain import __version__
+from posttrain.bench.cli import add_verbs
+from posttrain.reporting.cli import add_verbs as add_reporting
 
 if TYPE_CHECKING:
     from posttrain.evaluation.experiment import Experiment
@@ -74,16 +76,27 @@ def _parser() -> argparse.ArgumentParser:
         added.add_argument("algorithm", metavar="ALGO")
         _add_source(added)
         _add_run(added)
+        if name == "train":
+            _add_only_seed(added)
     added = verb("reproduce", _reproduce, "decide an algorithm's claims over paired seeds", settings=True)
     added.add_argument("algorithm", metavar="ALGO")
     _add_run(added)
-    added = verb("compare", _compare, "run several algorithms on the same problems and seeds", settings=True)
-    added.add_argument("algorithms", metavar="ALGO", nargs="+")
+    _add_only_seed(added)
+    added = verb(
+        "compare",
+        _compare,
+        "run algorithms on the same problems and seeds, or compare finished artifacts",
+        settings=True,
+    )
+    added.add_argument("algorithms", metavar="ALGO|ARTIFACT", nargs="+")
     added.add_argument("--seeds", type=int, metavar="N", help="number of paired seeds from 42 on (default: 12)")
     _add_source(added)
     _add_run(added)
+    _add_only_seed(added)
     added = verb("verify", _verify, "check artifacts: structure, derived numbers, digests")
-    added.add_argument("paths", metavar="PATH", nargs="+", type=Path)
+    added.add_argument("paths", metavar="PATH", nargs="+", type=Path, help="artifact, run folder, or docs/ for the suite")
+    added.add_argument("--rerun", action="store_true", help="also train again, as far as the budget goes (V3)")
+    added.add_argument("--budget", type=float, metavar="S", help="seconds an artifact may take to run again (default: 60)")
     added.add_argument("--json", action="store_true", help="machine-readable report")
     added.add_argument("--plugin", action="append", default=[], metavar="M|F.py", help="where the dataset comes from")
     added = verb("list", _list, "algorithms, policies, teachers, datasets, rewards, studies and configurations")
@@ -95,6 +108,8 @@ def _parser() -> argparse.ArgumentParser:
     added.add_argument("--directory", type=Path, default=Path(), metavar="DIR")
     added = verb("env", _env, "versions and hardware, for bug reports")
     added.add_argument("--json", action="store_true")
+    add_verbs(verbs)
+    add_reporting(verbs)
     return parser
 
 
@@ -107,6 +122,10 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", type=Path, metavar="DIR", help="the run folder (default: a new one under runs/)")
     parser.add_argument("--jobs", type=int, metavar="N", help="processes that share the seeds; changes no number")
     parser.add_argument("--plugin", action="append", default=[], metavar="M|F.py", help="what registers further names")
+
+
+def _add_only_seed(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--only-seed", type=int, metavar="N", help="run one seed of the plan; see posttrain merge")
 
 
 # -- verbs ----------------------------------------------------------------------------------------------------
@@ -134,7 +153,11 @@ def _compare(options: argparse.Namespace, words: list[str]) -> int:
     from posttrain import settings
     from posttrain.evaluation import experiment
     from posttrain.registry import ConfigError
+    from posttrain.reporting.cli import compare_artifacts
+    from posttrain.reporting.comparing import named_as_files
 
+    if named_as_files(options.algorithms):
+        return compare_artifacts([*options.algorithms, *words], options.output, options.plugin)
     named = [word for word in options.algorithms if "=" not in word]
     words = [word for word in options.algorithms if "=" in word] + words
     given = any(word.startswith("seeds=") for word in words)
@@ -158,27 +181,30 @@ def _conduct(options: argparse.Namespace, build: Any) -> int:
     import os
 
     from posttrain import ranks
-    from posttrain.evaluation import display
+    from posttrain.evaluation import display, parts
     from posttrain.evaluation.conduct import command_line, conduct
     from posttrain.registry import ConfigError, load_plugins
 
     plugins = load_plugins(options.plugin)
-    experiment = build()
+    whole = experiment = build()
+    if options.only_seed is not None:
+        experiment = parts.only(whole, options.only_seed)
     if options.jobs is not None and options.jobs < 1:
         raise ConfigError(f"--jobs: found {options.jobs}, expected at least 1")
     joined = ranks.join()
-    try:
-        units = sum(len(arm.config.seeds) for arm in experiment.arms)
-        # Starting a process costs about as much as a few short seeds.
-        jobs = options.jobs or (min(os.cpu_count() or 1, 8) if units >= 12 and joined.size == 1 else 1)
-        with display.progress(joined.main) as watch:
-            finished = conduct(
-                experiment, options.output, ranks=joined, jobs=jobs, plugins=plugins, watch=watch, argv=command_line()
-            )
-        if joined.main:
-            display.show(experiment, finished)
-    finally:
-        ranks.leave(joined)
+    units = sum(len(arm.config.seeds) for arm in experiment.arms)
+    # Starting a process costs about as much as a few short seeds.
+    jobs = options.jobs or (min(os.cpu_count() or 1, 8) if units >= 12 and joined.size == 1 else 1)
+    with display.progress(joined.main) as watch:
+        finished = conduct(
+            experiment, options.output, ranks=joined, jobs=jobs, plugins=plugins, watch=watch, argv=command_line()
+        )
+    if joined.main:
+        if options.only_seed is not None:
+            parts.write_part(whole, options.only_seed, finished.folder, plugins)
+        display.show(experiment, finished)
+    # Not after an error: the other ranks would be waited for while they wait for this one's results.
+    ranks.leave(joined)
     return 0
 
 
@@ -198,13 +224,9 @@ def _verify(options: argparse.Namespace, words: list[str]) -> int:
     import json
 
     from posttrain.artifacts.report import render
-    from posttrain.artifacts.verify import verify
-    from posttrain.registry import load_plugins
+    from posttrain.reporting.cli import verify_paths
 
-    load_plugins(options.plugin)
-    from posttrain.evaluation.records import regenerate
-
-    reports = [verify(path, fingerprints=regenerate, package_root=Path(__file__).parent) for path in options.paths]
+    reports = verify_paths(options.paths, options.plugin, options.rerun, options.budget)
     if options.json:
         print(json.dumps([report.as_json() for report in reports], indent=2))
     else:

@@ -92,11 +92,12 @@ class Plugin:
 
     name: str
     sha256: str
+    installed: bool = False  # found through an entry point, so other processes find it too
 
 
 def load_plugins(names: Iterable[str] = ()) -> list[Plugin]:
     """Imports installed plugins (entry points in `posttrain.plugins`) and the named modules or files."""
-    loaded = [_import(entry.name, entry.load) for entry in entry_points(group="posttrain.plugins")]
+    loaded = [_import(entry.name, entry.load, True) for entry in entry_points(group="posttrain.plugins")]
     for name in names:
         if name.endswith(".py"):
             loaded.append(_import(name, lambda path=Path(name): _import_file(path)))
@@ -105,15 +106,25 @@ def load_plugins(names: Iterable[str] = ()) -> list[Plugin]:
     return loaded
 
 
-def _import(name: str, load: Callable[[], Any]) -> Plugin:
+def _import(name: str, load: Callable[[], Any], installed: bool = False) -> Plugin:
     try:
         module = load()
-    except ConfigError:
-        raise
+    except ConfigError as error:
+        raise ConfigError(f"plugin `{name}`: {error}") from error
     except Exception as error:
         raise ConfigError(f"plugin `{name}` does not import: {type(error).__name__}: {error}") from error
+    return Plugin(name, _digest(module), installed)
+
+
+def _digest(module: Any) -> str:
+    """Of a module's file; for a package, of all its code and configurations by sorted relative path."""
     path = getattr(module, "__file__", None)
-    return Plugin(name, "sha256:" + hashlib.sha256(Path(path).read_bytes() if path else b"").hexdigest())
+    if path is None or not hasattr(module, "__path__"):
+        return "sha256:" + hashlib.sha256(Path(path).read_bytes() if path else b"").hexdigest()
+    folder = Path(path).parent
+    files = {file.relative_to(folder).as_posix(): file for file in folder.rglob("*") if file.suffix in (".py", ".yaml")}
+    lines = (f"{hashlib.sha256(files[name].read_bytes()).hexdigest()}  {name}\n" for name in sorted(files))
+    return "sha256:" + hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 def _import_file(path: Path) -> Any:

@@ -21,6 +21,8 @@ from posttrain.registry import ConfigError, Registry, did_you_mean
 from posttrain.trainer import Optimization
 
 TIERS = {"l0": "l0_smoke", "l1": "l1_mechanism", "l2": "l2_tiny_lm", "l3": "l3_real_model"}
+# A real checkpoint starts from the tiny model's configuration, with a step size for trained weights.
+REAL: dict[str, Any] = {"tier": "l3", "learning_rate": 1e-5, "teacher": None, "policy": {"name": "causal_lm"}}
 # The smoke tier: a few steps of the mechanism tier's configuration.
 SMOKE: dict[str, Any] = {"tier": "l0", "steps": 10, "seeds": [0, 1], "tune": None, "note": None}
 TRACKERS = ("tensorboard",)  # beside metrics.jsonl, which is always written
@@ -89,25 +91,29 @@ def config_folder() -> Path:
     raise ConfigError("configs: the shipped configurations are missing. Install posttrain again.")
 
 
+def configurations(algorithm: str) -> dict[str, Path]:
+    """The algorithm's configurations by name: shipped ones, and those in `configs/<algorithm>/` beside its module."""
+    module = Path(inspect.getfile(registry.algorithms.get(algorithm)))
+    folders = (module.parent / "configs" / algorithm, config_folder() / algorithm)
+    return {found.stem: found for folder in folders for found in sorted(folder.glob("*.yaml"))}
+
+
 def config_path(algorithm: str, tier: str, config: str | None) -> Path:
     """The file a run starts from: `--config FILE`, or a name such as `l1-paper` among the algorithm's own.
 
-    An algorithm from outside keeps its configurations in `configs/<algorithm>/` beside its module. The smoke tier
-    starts from the mechanism tier's file unless there is one of its own.
+    The smoke tier starts from the mechanism tier's file, and a real checkpoint from the tiny model's, unless there is
+    one of their own.
     """
     if config is not None and (config.endswith((".yaml", ".yml")) or "/" in config):
         path = Path(config)
         if not path.is_file():
             raise ConfigError(f"--config: there is no file {config}")
         return path
-    module = Path(inspect.getfile(registry.algorithms.get(algorithm)))
-    folders = (config_folder() / algorithm, module.parent / "configs" / algorithm)
-    names = [config] if config else [tier, "l1"] if tier == "l0" else [tier]
+    shipped = configurations(algorithm)
+    names = [config] if config else {"l0": ["l0", "l1"], "l3": ["l3", "l2"]}.get(tier, [tier])
     for name in names:
-        for folder in folders:
-            if (folder / f"{name}.yaml").is_file():
-                return folder / f"{name}.yaml"
-    shipped = [found.stem for folder in folders for found in folder.glob("*.yaml")]
+        if name in shipped:
+            return shipped[name]
     what = f"--config {config}" if config else f"--tier {tier}"
     if not shipped:
         raise ConfigError(f"{what}: `{algorithm}` ships no configuration. Write --config FILE.yaml.")
@@ -132,6 +138,8 @@ def load(
     raw = _read_yaml(path)
     if tier == "l0" and path.stem != "l0":
         raw.update(SMOKE)
+    elif tier == "l3" and path.stem == "l2":
+        raw.update(REAL)
     raw.setdefault("tier", tier)
     given = overrides if isinstance(overrides, Mapping) else parse_overrides(overrides, KEYS)
     # The whole before its parts, however they were written: `teacher=snapshot` would undo `teacher.refresh_every=8`.

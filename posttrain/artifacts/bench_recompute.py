@@ -99,9 +99,10 @@ def protocol_problems(artifact: Artifact) -> Iterator[str]:
         yield f"the baseline was tuned over {len(cells)} cells, the idea over {len(protocol['idea_sweep'])}"
     if len(protocol["eval_seeds"]) != artifact["n_seeds"]:
         yield f"/n_seeds is {artifact['n_seeds']}, /protocol/eval_seeds has {len(protocol['eval_seeds'])}"
-    wrong = [cell["cfg"] for cell in (*cells, *protocol["idea_sweep"]) if _seeds_of(cell) != len(protocol["sweep_seeds"])]
+    n = len(protocol["sweep_seeds"])
+    wrong = [cell["cfg"] for cell in (*cells, *protocol["idea_sweep"]) if len(cell.get("per_seed", [])) != n]
     if wrong:
-        yield f"the cells {wrong} do not hold one value for each of {len(protocol['sweep_seeds'])} sweep seeds"
+        yield f"the cells {wrong} do not hold one value for each of {n} sweep seeds"
     if protocol["name"] == "recorded":
         yield from _reused_problems(artifact)
     failed = artifact["comparison"].get("failed_seeds", [])
@@ -110,10 +111,6 @@ def protocol_problems(artifact: Artifact) -> Iterator[str]:
     untrue = [key for key, value in protocol["identical"].items() if value is not True]
     if untrue:
         yield f"/protocol/identical: the arms did not share {untrue}, so their seeds are no pairs"
-
-
-def _seeds_of(cell: Mapping[str, Any]) -> int:
-    return len(cell.get("per_seed", []))
 
 
 def _reused_problems(artifact: Artifact) -> Iterator[str]:
@@ -171,6 +168,7 @@ def analytic_problems(artifact: Artifact) -> Iterator[str]:
             yield f"a half-life of rho {row['rho']} is {row['half_observed']}, predicted is {expected}"
     for check in checks.get("checks", []):
         if check["ok"] is not (abs(check["error"]) <= check["tolerance"]):
-            yield f"the check {check['name']} is {check['ok']} at error {check['error']}, tolerance {check['tolerance']}"
+            found = f"{check['ok']} at error {check['error']}, tolerance {check['tolerance']}"
+            yield f"the check {check['name']} is {found}"
     if "checks" in checks and checks.get("confirmed") is not all(check["ok"] for check in checks["checks"]):
         yield f"math_check/confirmed is {checks.get('confirmed')}, its checks say otherwise"

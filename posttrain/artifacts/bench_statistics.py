@@ -51,7 +51,7 @@ def relative_percent(width: float | None, baseline: Sequence[float]) -> float | 
 
 
 def recorded_p(differences: Sequence[float]) -> tuple[float, int]:
-    """The recorded Monte Carlo sign-flip p (4 places) and its count: 20 000 draws of default_rng(0) (records.md 2.2)."""
+    """The recorded sign-flip p to 4 places and its count, over 20 000 draws of default_rng(0) (records.md 2.2)."""
     d = np.asarray(differences, dtype=np.float64)
     signs = np.random.default_rng(RECORDED_SEED).choice([-1.0, 1.0], size=(RECORDED_DRAWS, len(d)))
     reached = np.abs((signs * d).mean(axis=1)) >= abs(d.mean()) - RECORDED_SLACK

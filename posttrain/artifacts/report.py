@@ -4,10 +4,16 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-Level = Literal["V0", "V1", "V2"]
+Level = Literal["V0", "V1", "V2", "V3", "V4"]
 Status = Literal["passed", "failed", "warned", "skipped"]
 
-LEVELS: dict[Level, str] = {"V0": "parse and schema", "V1": "recomputation", "V2": "digests"}
+LEVELS: dict[Level, str] = {
+    "V0": "parse and schema",
+    "V1": "recomputation",
+    "V2": "digests",
+    "V3": "rerun",
+    "V4": "the published suite",
+}
 PASSED, FAILED, UNVERIFIABLE = 0, 1, 3  # exit codes; 2 is a wrong command line
 _SHOWN_PROBLEMS = 5
 _WIDEST = 400  # characters of one problem

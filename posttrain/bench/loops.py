@@ -76,14 +76,15 @@ class Training:
             if idea is not None and idea.model is not None:
                 model = idea.model(model, settings)
             order = epochs(len(data.train), int(settings["epochs"]), _stream(cell.seed, ORDER))
-            start = {"data": _digest(data.drawn.values()), "initial_weights": weights, "order": _digest([order.numpy()])}
+            shared = {"data": _digest(data.drawn.values()), "initial_weights": weights}
+            shared["order"] = _digest([order.numpy()])
             if idea is not None and idea.order is not None:
                 order = _reordered(idea.order(order, data, settings), order)
             optimizer = _optimizer(model, cell)
             descend(model, optimizer, data.train, order, settings, self._loss(cell))
         model.eval()
         with torch.no_grad():
-            return Result(float(self.evaluate(model, data, settings)), self.measure(model, data, settings), start)
+            return Result(float(self.evaluate(model, data, settings)), self.measure(model, data, settings), shared)
 
     def _loss(self, cell: Cell) -> Loss:
         changed = None if cell.idea is None else cell.idea.loss

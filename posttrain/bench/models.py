@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +15,7 @@ class MLP(nn.Module):
     def __init__(self, inputs: int, outputs: int, width: int, hidden: int = 2) -> None:
         super().__init__()
         sizes = [inputs, *[width] * hidden]
-        self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in zip(sizes[:-1], sizes[1:], strict=True))
+        self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(sizes))
         self.head = nn.Linear(width, outputs)
 
     def forward(self, inputs: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from typing import Any
 from posttrain.evaluation.controls import CONTROLS
 from posttrain.evaluation.study import studies
 from posttrain.registry import REGISTRIES, Registry, algorithms
-from posttrain.settings import config_folder
+from posttrain.settings import configurations
 
 
 def catalogue() -> dict[str, Any]:
@@ -18,7 +18,7 @@ def catalogue() -> dict[str, Any]:
         cls = algorithms.get(name)
         entry["paper"] = cls.paper
         entry["needs"] = sorted(cls().needs)
-        entry["configurations"] = sorted(path.stem for path in (config_folder() / name).glob("*.yaml"))
+        entry["configurations"] = sorted(configurations(name))
         entry["claims"] = [claim.id for claim in studies.get(name).claims] if name in studies else []
     found["controls"] = sorted(CONTROLS)
     return found

@@ -148,7 +148,7 @@ class _Session:
         documents.write_atomically(place / "plan.json", documents.dumps(plan))
 
     def _units(self, arm: Arm, seeds: Sequence[int]) -> list[Unit]:
-        names, config = tuple(plugin.name for plugin in self.plugins), arm.config
+        names, config = tuple(plugin.name for plugin in self.plugins if not plugin.installed), arm.config
         place, study = self.place(arm), self.experiment.study
         return [Unit(arm.name, config.method, config.resolved, seed, place, study, names) for seed in seeds]
 

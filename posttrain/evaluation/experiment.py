@@ -129,4 +129,4 @@ def study(algorithm: str, overrides: Sequence[str] | Mapping[str, Any]) -> Exper
 
 
 def _ships(algorithm: str, config: str) -> bool:
-    return (settings.config_folder() / algorithm / f"{config}.yaml").is_file()
+    return config in settings.configurations(algorithm)

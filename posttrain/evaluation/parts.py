@@ -50,7 +50,9 @@ def write_part(whole: Experiment, seed: int, folder: Path, plugins: Sequence[Plu
             "rivals": list(whole.rivals),
             "study": whole.study,
             "overrides": list(whole.overrides),
-            "source": None if whole.source is None else {"path": whole.source.name, "sha256": file_digest(whole.source)},
+            "source": None
+            if whole.source is None
+            else {"path": whole.source.name, "sha256": file_digest(whole.source)},
             "arms": [
                 {
                     "name": arm.name,
@@ -142,7 +144,9 @@ def _require_whole(parts: Sequence[_Part], whole: Experiment) -> None:
         raise ConfigError(f"merge: found the seeds {found}, expected each once. Leave one of the doubles out.")
     missing = [seed for seed in planned if seed not in found]
     if missing:
-        raise ConfigError(f"merge: the seeds {missing} are missing. Run the same command with --only-seed {missing[0]}.")
+        raise ConfigError(
+            f"merge: the seeds {missing} are missing. Run the same command with --only-seed {missing[0]}."
+        )
     plan = manifest.plan_document(records.plan(whole))
     if plan["plan_sha256"] != parts[0].part["plan_sha256"]:
         raise ConfigError("merge: the present code makes another plan of this experiment. Use the code of the parts.")

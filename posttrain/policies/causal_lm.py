@@ -23,7 +23,7 @@ from posttrain.batch import Problem, Rollouts, Scores, Targets
 from posttrain.policies.base import Divergence, Expectations, Policy, States
 from posttrain.policies.lm_encoding import Encoder, Template
 from posttrain.policies.lm_head import Head, Question, answer, top_support
-from posttrain.policies.lm_loading import Lora, check_model, head_of, load, merged, with_lora
+from posttrain.policies.lm_loading import Lora, check_model, end_tokens, head_of, load, merged, with_lora
 from posttrain.policies.lm_rows import joined, keys_of, packed, placed, prompts_of, responses_of, rollouts_of
 from posttrain.policies.vocabulary import vocabulary
 from posttrain.ranges import POSITIVE, at_least, check, or_null
@@ -71,9 +71,8 @@ class CausalLMPolicy(torch.nn.Module):
     def __init__(self, config: CausalLM, model: Any, tokenizer: Any, problems: Sequence[Problem], critic: bool) -> None:
         super().__init__()
         self.config = config
-        ends = {tokenizer.eos_token_id, *_listed(model.generation_config.eos_token_id)} - {None}
         limits = (config.max_prompt_tokens, config.max_completion_tokens)
-        self.encoder = Encoder(tokenizer, config.template, frozenset(ends), *limits)
+        self.encoder = Encoder(tokenizer, config.template, end_tokens(model, tokenizer), *limits)
         self.vocabulary = vocabulary(tokenizer)
         self.model = with_lora(model.to(config.device), config.lora)
         check_model(self.model, self.encoder, self.vocabulary.size)
@@ -297,7 +296,3 @@ def _recompute(model: torch.nn.Module) -> None:
         for name, value in vars(layer).items():
             if "drop" in name and isinstance(value, float):
                 setattr(layer, name, 0.0)
-
-
-def _listed(value: Any) -> list[int | None]:
-    return list(value) if isinstance(value, list | tuple) else [value]

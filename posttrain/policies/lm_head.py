@@ -42,10 +42,10 @@ class Head:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[..., H] -> [..., V] in at least float32, all at once."""
-        raised = _raised(torch.nn.functional.linear(hidden.to(self.weight), self.weight, self.bias)) * self.scale
+        raised = _raised(torch.nn.functional.linear(hidden.to(self.weight), self.weight, self.bias))
         if self.cap is not None:
-            raised = self.cap * torch.tanh(raised / self.cap)
-        return raised / self.temperature
+            return self.cap / self.temperature * torch.tanh(raised * (self.scale / self.cap))
+        return raised if self.scale == self.temperature else raised * (self.scale / self.temperature)
 
     def log_probs(self, hidden: Tensor) -> Tensor:
         """[..., H] -> [..., V], all at once."""
@@ -106,7 +106,7 @@ def top_support(head: Head, hidden: Tensor, ids: Tensor, k: int) -> tuple[Answer
     """The k most probable ids [N, k] and an answer about them; the sampled id is always there, last if need be."""
     answers, kept = [], []
     for rows in _chunks(len(hidden), head):
-        chunk, sampled = _chunk(head, hidden[rows], slope=False), ids[rows].unsqueeze(1)
+        chunk, sampled = distribution(head, hidden[rows]), ids[rows].unsqueeze(1)
         found = chunk.shifted.topk(min(k, chunk.shifted.shape[1]), dim=1).indices
         absent = ~(found == sampled).any(1)
         found[:, -1] = torch.where(absent, sampled.squeeze(1), found[:, -1])
@@ -163,8 +163,8 @@ class _Answer(torch.autograd.Function):
 
 
 @dataclass
-class _Chunk:
-    """One chunk's distribution, around its largest logit: log-probs are `shifted - log_total`."""
+class Distribution:
+    """Next-token distributions at n positions, around the largest logit: log-probs are `shifted - log_total`."""
 
     shifted: Tensor  # [n, V] logit minus the largest
     weights: Tensor  # [n, V] exp of it
@@ -177,15 +177,19 @@ class _Chunk:
 
     def entropy(self) -> Tensor:
         """[n], never below zero: both terms are, and neither is a small difference of large ones."""
-        return self.log_total.squeeze(1) - torch.linalg.vecdot(self.weights, self.shifted) / self.total.squeeze(1)
+        mean = torch.bmm(self.weights.unsqueeze(1), self.shifted.unsqueeze(2)).flatten() / self.total.squeeze(1)
+        return self.log_total.squeeze(1) - mean
 
     def at(self, ids: Tensor) -> Tensor:
         """Log-probs of ids [n, K]."""
         return self.shifted.gather(1, ids) - self.log_total
 
 
-def _chunk(head: Head, hidden: Tensor, slope: bool) -> _Chunk:
-    """The distribution at n positions; `slope` asks for the derivative of the soft-capping too."""
+def distribution(head: Head, hidden: Tensor, slope: bool = False) -> Distribution:
+    """Hidden states [n, H] -> distributions, all at once; `slope` asks for the derivative of the soft-capping too.
+
+    Works in place on the logits: call it without gradient.
+    """
     logits = _raised(torch.nn.functional.linear(hidden.to(head.weight), head.weight, head.bias))
     if head.bias is not None:
         logits.clamp_(min=torch.finfo(logits.dtype).min)  # a bias may ban a token with -inf, and 0 * inf is NaN
@@ -198,11 +202,11 @@ def _chunk(head: Head, hidden: Tensor, slope: bool) -> _Chunk:
         logits.mul_(head.scale / head.temperature)
     logits.sub_(logits.amax(1, keepdim=True))
     weights = logits.exp()
-    return _Chunk(logits, weights, weights.sum(1, keepdim=True), derivative)
+    return Distribution(logits, weights, weights.sum(1, keepdim=True), derivative)
 
 
 def _forward(head: Head, hidden: Tensor, question: Question) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-    chunk = _chunk(head, hidden, slope=False)
+    chunk = distribution(head, hidden)
     logprobs = chunk.at(question.ids.unsqueeze(1)).squeeze(1)
     support = None if question.support_ids is None else chunk.at(question.support_ids)
     entropy, apart = chunk.entropy(), None
@@ -218,7 +222,7 @@ def _backward(head: Head, hidden: Tensor, question: Question, gradients: list[Te
     With p the distribution: d log p_i = onehot_i - p; dH = -p (log p + H); any f of log p with slope s: s - p sum(s).
     """
     for_sampled, for_entropy, for_support, for_divergence = gradients
-    chunk = _chunk(head, hidden, slope=True)
+    chunk = distribution(head, hidden, slope=True)
     entropy = chunk.entropy().unsqueeze(1) if for_entropy is not None else None
     probabilities = chunk.weights.div_(chunk.total)
     log_probs = chunk.shifted.sub_(chunk.log_total)

@@ -28,7 +28,7 @@ class Lora:
     dropout: float = 0.0  # active in `score` with gradient only; ratios then no longer start at one
 
     def __post_init__(self) -> None:
-        check("policy.lora", self, rank=or_null(at_least(1)), alpha=or_null(POSITIVE), dropout=BELOW_ONE)
+        check("", self, rank=or_null(at_least(1)), alpha=or_null(POSITIVE), dropout=BELOW_ONE)
 
 
 def load(model: str, dtype: str, attn_implementation: str | None) -> tuple[Any, Any]:
@@ -42,7 +42,9 @@ def load(model: str, dtype: str, attn_implementation: str | None) -> tuple[Any, 
         raise ConfigError(f"policy.model: there is no folder `{model}`. Give a folder or a hub id (owner/name).")
     from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils import logging
 
+    logging.disable_progress_bar()
     local = {"trust_remote_code": False, "local_files_only": folder.is_dir()}
     try:
         tokenizer = AutoTokenizer.from_pretrained(model, **local)
@@ -133,6 +135,13 @@ def merged(model: Any) -> Any:
     model.__dict__.pop("peft_config", None)
     model._hf_peft_config_loaded = False
     return model
+
+
+def end_tokens(model: Any, tokenizer: Any) -> frozenset[int]:
+    """Ids that end a completion: the tokenizer's, and those the checkpoint's generation settings add for its turns."""
+    more = model.generation_config.eos_token_id
+    listed = more if isinstance(more, list | tuple) else [more]
+    return frozenset(token for token in (tokenizer.eos_token_id, *listed) if token is not None)
 
 
 def head_of(model: Any, rows: int, temperature: float, chunk: int | None) -> Head:

@@ -18,8 +18,9 @@ from torch import Tensor
 from posttrain.batch import Rollouts
 from posttrain.functional.selection import keyed_uniforms
 from posttrain.policies.base import Policy
-from posttrain.policies.lm_head import Head
+from posttrain.policies.lm_head import Head, distribution
 
+BLOCK = 512  # ids whose weights are summed before the search
 TOKEN_STREAM = 5  # keeps a row's draws apart from those of every later choice about it
 TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-4}  # nats; half types differ more between their two passes
 HALF_TOLERANCE = 0.25
@@ -186,29 +187,39 @@ def cache_word(backbone: Backbone) -> str:
 
 def _next(head: Head, hidden: Tensor, uniforms: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     """Token, its log-prob and the entropy [n] from hidden states [n, H]; the most probable token without uniforms."""
-    logits = head.logits(hidden)
-    largest = logits.amax(1, keepdim=True)
-    shifted = logits - largest
-    weights = shifted.exp()
-    total = weights.sum(1)
+    found = distribution(head, hidden)
     if uniforms is None:
-        places = torch.arange(logits.shape[1], device=logits.device)
-        token = torch.where(shifted == 0, places, logits.shape[1]).amin(1)  # ties go to the lowest id
+        places = torch.arange(found.shifted.shape[1], device=hidden.device)
+        token = torch.where(found.shifted == 0, places, len(places)).amin(1)  # ties go to the lowest id
     else:
-        token = inverse_cdf(weights, uniforms)
-    entropy = total.log() - (weights * shifted.clamp(min=torch.finfo(shifted.dtype).min)).sum(1) / total
-    return token, shifted.gather(1, token.unsqueeze(1)).squeeze(1) - total.log(), entropy
+        token = inverse_cdf(found.weights, uniforms)
+    return token, found.at(token.unsqueeze(1)).squeeze(1), found.entropy()
 
 
 def inverse_cdf(weights: Tensor, uniforms: Tensor) -> Tensor:
     """The first id whose cumulative weight exceeds uniform * total: [n, V] >= 0, [n] in [0, 1) float64 -> [n].
 
-    Sums run in float64, or the largest uniforms would round to the total; an id of weight zero is never drawn.
+    The block of ids is found by the cumulative sums of blocks, the id by those within its block: one pass over V. What
+    is accumulated is float64, or the largest uniforms would round to the total; an id of weight zero is never drawn.
     """
-    cumulative = weights.cumsum(1, dtype=torch.float64)
+    blocks = torch.nn.functional.pad(weights, (0, -weights.shape[1] % BLOCK)).unflatten(1, (-1, BLOCK))
+    sums = blocks.sum(2).double()
+    place, left = _first_above(sums, uniforms * sums.sum(1))
+    inside = blocks[torch.arange(len(blocks), device=blocks.device), place].double()
+    return place * BLOCK + _first_above(inside, left)[0]
+
+
+def _first_above(weights: Tensor, threshold: Tensor) -> tuple[Tensor, Tensor]:
+    """[n, K] float64 >= 0, [n] -> the first place whose cumulative sum exceeds the threshold, and what was left there.
+
+    A threshold that rounding brought to the total is taken just below it, where the place has weight.
+    """
+    cumulative = weights.cumsum(1)
     total = cumulative[:, -1]
-    threshold = torch.minimum(uniforms * total, torch.nextafter(total, torch.zeros_like(total)))
-    return torch.searchsorted(cumulative, threshold.unsqueeze(1), right=True).squeeze(1)
+    threshold = torch.minimum(threshold, torch.nextafter(total, torch.zeros_like(total)))
+    place = torch.searchsorted(cumulative, threshold.unsqueeze(1), right=True)
+    before = cumulative.gather(1, place) - weights.gather(1, place)
+    return place.squeeze(1), (threshold - before.squeeze(1)).clamp(min=0)
 
 
 # -- does the trainer see what the sampler saw? ---------------------------------------------------------------

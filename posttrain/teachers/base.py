@@ -30,9 +30,11 @@ class Surroundings:
     """What a teacher may be built from."""
 
     student: Policy  # at its start
-    load: Callable[[str], Policy]  # another model by folder or name, refused if its vocabulary is not the student's
     checkpoints: Mapping[str, Policy] = field(default_factory=dict)  # policies the dataset knows of
     folder: Path | None = None  # where a run may keep a store
+    load: Callable[[str], Policy] | None = (
+        None  # another language model, refused if its vocabulary is not the student's
+    )
 
 
 class Teacher(Protocol):

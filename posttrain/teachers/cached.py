@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
@@ -55,6 +56,11 @@ class CachedTeacher:
     drifted: bool = False
     watches_student: bool = True
     full_distribution: bool = False
+
+    @cached_property
+    def identity(self) -> Mapping[str, str]:
+        """What decides the teacher's answers; it never changes, and hashing it is not free."""
+        return self.policy.identity()
 
     def prefill(self, rollouts: Rollouts, top_k: int | None) -> None:
         """Scores what the store lacks, before training."""
@@ -124,7 +130,7 @@ class CachedTeacher:
 
     def _keys(self, rollouts: Rollouts, top_k: int | None) -> list[str]:
         """Teacher weights, vocabulary and settings, support, and the exact token ids."""
-        fixed: Mapping[str, object] = {**self.policy.identity(), "top_k": top_k}
+        fixed: Mapping[str, object] = {**self.identity, "top_k": top_k}
         rows = zip(rollouts.prompt_ids, rollouts.prompt_mask, rollouts.completion_ids, rollouts.mask, strict=True)
         return [entry_key({**fixed, "prompt": p[pm].tolist(), "completion": c[m].tolist()}) for p, pm, c, m in rows]
 

@@ -32,6 +32,8 @@ class Frozen:
 
     def _policy(self, surroundings: Surroundings) -> Policy:
         if self.model is not None:
+            if surroundings.load is None:
+                raise ConfigError("teacher.model: a language model teaches language models. Write policy=causal_lm.")
             return surroundings.load(self.model)
         found = {"student": surroundings.student, **surroundings.checkpoints}
         if self.policy not in found:

@@ -245,7 +245,9 @@ def _audit(trainer: Trainer, step: Step, setting: Setting) -> None:
     found = torch.autograd.grad(weighed, [*leaves.values(), *constants.values()], allow_unused=True)
     reached = {name for name, gradient in zip(leaves, found, strict=False) if gradient is not None and gradient.any()}
     support = "support_logprobs" if "support" in trainer.algorithm.needs else None
-    for needed in {"values", "divergence"} & trainer.algorithm.needs | ({support} if support else set()):
+    # With the student's own scores at hand, a divergence may also serve as a constant in `prepare`.
+    read = {"values"} if "student" in trainer.algorithm.needs else {"values", "divergence"}
+    for needed in read & trainer.algorithm.needs | ({support} if support else set()):
         if needed not in reached:
             raise LawBroken(9, setting, f"the loss has no gradient in `scores.{needed}`, which `needs` asks for")
     if not reached:

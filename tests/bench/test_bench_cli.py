@@ -29,12 +29,7 @@ def test_help_imports_nothing_heavy() -> None:
 def test_list_names_the_tracks_and_what_waits(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "list"]) == 0
     said = capsys.readouterr().out
-    for name in (
-        "sequence",
-        "multiscale_diffusion_pde",
-        "semantic_pushforward_classification",
-        "bandit_policy_gradient",
-    ):
+    for name in tracks.names():
         assert f"{name}  (" in said
     assert "distillation_gap  (not built yet)" in said
 
@@ -76,10 +71,9 @@ def test_new_idea_and_track_run_as_they_are(tmp_path: Path, capsys: pytest.Captu
     assert "exists already" in capsys.readouterr().err
     words = ["settings.epochs=1", "data.train_examples=32", "evaluation_seeds=0-5", "tuning_seeds=10"]
     track = str(tmp_path / "my_track.py")
+    idea = str(tmp_path / "mine.py")
     assert main(["bench", "run", track, "--output", str(tmp_path / "a"), *words]) == 0
-    assert (
-        main(["bench", "run", track, "--idea", str(tmp_path / "mine.py"), "--output", str(tmp_path / "b"), *words]) == 0
-    )
+    assert main(["bench", "run", track, "--idea", idea, "--output", str(tmp_path / "b"), *words]) == 0
     assert main(["verify", str(tmp_path / "a"), str(tmp_path / "b")]) == 0
     found = read(tmp_path / "b" / "artifact.json")
     assert found["mechanism_signature"]["custom_idea"]["changes"] == ["loss", "strength"]

@@ -50,6 +50,17 @@ def test_an_id_without_weight_is_never_drawn_at_either_end():
         assert inverse_cdf(weights, torch.full((2,), uniform, dtype=torch.float64)).tolist() == [1, 1]
 
 
+@pytest.mark.parametrize("size", [5, 512, 513, 1500])
+def test_the_search_by_blocks_is_the_plain_search(size):
+    made = torch.Generator().manual_seed(size)
+    weights = torch.rand(400, size, generator=made) ** 8
+    weights[:, ::3] = 0
+    uniforms = torch.rand(400, generator=made, dtype=torch.float64)
+    cumulative = weights.double().cumsum(1)
+    expected = (cumulative <= (uniforms * cumulative[:, -1]).unsqueeze(1)).sum(1)
+    assert torch.equal(inverse_cdf(weights, uniforms), expected)
+
+
 def test_a_large_vocabulary_in_float32_keeps_its_tail():
     weights = torch.ones(1, 151_936)
     assert inverse_cdf(weights, torch.tensor([1 - 1e-9], dtype=torch.float64)).tolist() == [151_935]

@@ -135,11 +135,14 @@ track = Track(
     model="mlp_tiny",
     metric="mean squared error of the raw predicted field on held-out data",
     direction="lower is better",
-    rationale="A diffusion equation with a closed-form solution, whose error can be read scale by scale.",
+    rationale=(
+        "A diffusion equation with a closed-form solution, whose error can be read scale by scale. At detail_weight 1 "
+        "the idea's loss is the baseline's, since Haar is orthonormal."
+    ),
     task=Training(data, model, loss, evaluate, measure),
-    budget={"epochs": 24, "batch_size": 16},
+    budget={"epochs": 60, "batch_size": 64},
     base={"lr": 0.003, "weight_decay": 0.0, "width": 64},
-    data={"train_examples": 512, "test_examples": 256, "points": 32, "modes": 6, "diffusivity": 0.01, "time": 0.1},
+    data={"train_examples": 1024, "test_examples": 256, "points": 32, "modes": 6, "diffusivity": 0.02, "time": 0.1},
     sweep=grid(lr=RATES),
     shown=("lr", "weight_decay"),
     idea=Idea(

@@ -12,7 +12,8 @@ from posttrain.algorithms.base import Algorithm, Need, judged, per_token
 from posttrain.batch import Batch, Rollouts, Scores, Signals
 from posttrain.functional import advantages, surrogates, weighting
 from posttrain.functional.selection import Select, keyed_uniforms, select
-from posttrain.registry import ConfigError, algorithms
+from posttrain.ranges import OPEN_UNIT, SHARE, check
+from posttrain.registry import algorithms
 
 RANDOM_STREAM = 23  # the control's draws
 
@@ -38,11 +39,7 @@ class ForkingTokens(Algorithm):
     clip_high: float = 0.28
 
     def __post_init__(self) -> None:
-        if not 0 < self.keep <= 1:
-            raise ConfigError(f"algorithm.keep: found {self.keep}, expected above 0 and at most 1")
-        for name in ("clip_low", "clip_high"):
-            if not 0 < getattr(self, name) < 1:
-                raise ConfigError(f"algorithm.{name}: found {getattr(self, name)}, expected a number between 0 and 1")
+        check("algorithm", self, keep=SHARE, clip_low=OPEN_UNIT, clip_high=OPEN_UNIT)
 
     @property
     def needs(self) -> frozenset[Need]:

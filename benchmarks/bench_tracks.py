@@ -1,0 +1,69 @@
+"""What a bench track costs, and how that grows with seeds and sweep cells. Prints JSON.
+
+    python benchmarks/bench_tracks.py [TRACK ...] [--whole]
+
+For each track: seconds of one training of either arm (median of three seeds), the number of trainings of a default run,
+what they add up to on one core, and the same for more seeds and cells. `--whole` also times a default run with two
+processes, plan and artifact included.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from posttrain.bench.conduct import Unit, conduct, perform
+from posttrain.bench.options import Bench, load
+from posttrain.bench.track import tracks
+
+GROWTH = ((1, 4, 8), (3, 4, 8), (9, 4, 8), (3, 4, 16), (3, 8, 8), (9, 8, 16))  # cells, tuning seeds, evaluation seeds
+
+
+def main(words: list[str]) -> None:
+    """Measures the named tracks, or all."""
+    names = [word for word in words if not word.startswith("--")] or tracks.names()
+    print(json.dumps({name: measure(load(name), whole="--whole" in words) for name in names}, indent=2))
+
+
+def measure(bench: Bench, whole: bool) -> dict[str, Any]:
+    """Seconds per training and what a run adds up to."""
+    perform(bench, Unit("baseline", 0, 0))  # imports and first allocations
+    each = {arm: statistics.median(_timed(bench, arm, seed) for seed in (0, 1, 2)) for arm in ("baseline", "idea")}
+    pair = sum(each.values())
+    cells, tuning, evaluation = len(bench.track.sweep), len(bench.tuning_seeds), len(bench.evaluation_seeds)
+    found: dict[str, Any] = {
+        "seconds_per_training": {arm: round(seconds, 4) for arm, seconds in each.items()},
+        "trainings": 2 * (cells * tuning + evaluation),
+        "seconds_one_core": round(pair * (cells * tuning + evaluation), 2),
+        "growth": [
+            {
+                "cells": c,
+                "tuning_seeds": t,
+                "evaluation_seeds": e,
+                "trainings": 2 * (c * t + e),
+                "seconds_one_core": round(pair * (c * t + e), 2),
+            }
+            for c, t, e in GROWTH
+        ],
+    }
+    if whole:
+        with tempfile.TemporaryDirectory() as folder:
+            began = time.perf_counter()
+            conduct(bench, Path(folder) / "run", jobs=2)
+            found["seconds_default_run_two_processes"] = round(time.perf_counter() - began, 2)
+    return found
+
+
+def _timed(bench: Bench, arm: str, seed: int) -> float:
+    began = time.perf_counter()
+    perform(bench, Unit(arm, 0, seed))
+    return time.perf_counter() - began
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

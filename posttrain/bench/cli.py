@@ -1,0 +1,104 @@
+"""`posttrain bench ...`. Every verb imports what it needs when it runs."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+EPILOG = """\
+examples:
+  posttrain bench list
+  posttrain bench run sequence                    sweep, eight paired seeds, verdict
+  posttrain bench run sequence --idea mine.py     an idea of your own against the tuned baseline
+  posttrain bench run my_track.py evaluation_seeds=0-11
+  posttrain bench new idea mine
+  posttrain bench report runs/*/artifact.json     several, with Holm over all of them
+"""
+
+
+def add_verbs(verbs: Any) -> None:
+    """Adds `bench` with its own verbs to the command line's."""
+    text = "an idea against a tuned baseline on a tiny model, in minutes"
+    bench = verbs.add_parser(
+        "bench",
+        help=text,
+        description=text,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    bench.set_defaults(run=lambda options, words: _help(bench), settings=False)
+    own = bench.add_subparsers(dest="bench_verb", metavar="VERB")
+    added = own.add_parser("list", help="the tracks", allow_abbrev=False)
+    added.add_argument("--plugin", action="append", default=[], metavar="M|F.py", help="what registers further tracks")
+    added.set_defaults(run=_list)
+    added = own.add_parser("run", help="run a track, or go on with a run that was killed", allow_abbrev=False)
+    added.epilog = "Settings are written key=value: evaluation_seeds=0-11, protocol=recorded, settings.epochs=4, ..."
+    added.add_argument("track", metavar="TRACK|FILE.py")
+    added.add_argument("--idea", metavar="FILE.py", help="a file that defines `idea`; without it the track's own")
+    added.add_argument("--config", metavar="FILE", help="settings in YAML")
+    added.add_argument("--output", type=Path, metavar="DIR", help="the run folder (default: one under runs/)")
+    added.add_argument("--jobs", type=int, default=1, metavar="N", help="processes; changes no number")
+    added.add_argument("--plugin", action="append", default=[], metavar="M|F.py", help="what registers further tracks")
+    added.set_defaults(run=_run, settings=True)
+    added = own.add_parser("new", help="write a running starting point", allow_abbrev=False)
+    added.add_argument("what", choices=["idea", "track"])
+    added.add_argument("name", metavar="NAME")
+    added.add_argument("--directory", type=Path, default=Path(), metavar="DIR")
+    added.set_defaults(run=_new)
+    added = own.add_parser("report", help="table and figure again; several with Holm", allow_abbrev=False)
+    added.add_argument("paths", metavar="ARTIFACT", nargs="+", type=Path)
+    added.set_defaults(run=_report)
+
+
+def _help(parser: argparse.ArgumentParser) -> int:
+    parser.print_help()
+    return 0
+
+
+def _list(options: argparse.Namespace, words: list[str]) -> int:
+    from posttrain.bench.track import PLANNED, tracks
+    from posttrain.registry import load_plugins
+
+    load_plugins(options.plugin)
+    for name in tracks.names():
+        track = tracks.get(name)
+        print(f"{name}  ({track.model})")
+        print(f"    {track.rationale}")
+        print(f"    {track.metric}, {track.direction}; idea: {track.idea.name}")
+    for name, why in PLANNED.items():
+        print(f"{name}  (not built yet)\n    {why}")
+    return 0
+
+
+def _run(options: argparse.Namespace, words: list[str]) -> int:
+    from posttrain.bench import display
+    from posttrain.bench.conduct import conduct
+    from posttrain.bench.options import load
+    from posttrain.evaluation.conduct import command_line
+    from posttrain.evaluation.display import progress
+    from posttrain.registry import ConfigError
+
+    if options.jobs < 1:
+        raise ConfigError(f"--jobs: found {options.jobs}, expected at least 1")
+    bench = load(options.track, options.idea, words, options.config, options.plugin)
+    with progress(True) as watch:
+        finished = conduct(bench, options.output, jobs=options.jobs, watch=watch, argv=command_line())
+    display.show(finished.artifact, finished.path)
+    return 0
+
+
+def _new(options: argparse.Namespace, words: list[str]) -> int:
+    from posttrain.bench.scaffold import write
+
+    for line in write(options.what, options.name, options.directory):
+        print(line)
+    return 0
+
+
+def _report(options: argparse.Namespace, words: list[str]) -> int:
+    from posttrain.bench.report import report
+
+    report(options.paths)
+    return 0

@@ -1,0 +1,223 @@
+"""Runs a bench: the plan first, then every cell, each kept in a file of its own, then the artifact, the record last.
+
+A run that was killed goes on where it stopped: cells whose file is there and bears the right digest are read instead of
+run. A cell is a pure function of plan, arm, settings and seed, so the artifact has the same bytes either way, and
+whatever the number of processes.
+"""
+
+from __future__ import annotations
+
+import math
+import multiprocessing
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from posttrain.artifacts import documents, manifest
+from posttrain.artifacts.bench_statistics import best_cell, summary
+from posttrain.artifacts.digests import code_digest, content_digest
+from posttrain.bench import planning, records
+from posttrain.bench.options import Bench, load
+from posttrain.bench.track import Cell, Result
+from posttrain.evaluation.conduct import Finished, Watch
+from posttrain.registry import ConfigError
+
+ARMS = ("baseline", "idea")
+QUIET = Watch()
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One training, as plain data that can travel to another process."""
+
+    arm: str
+    place: int  # of the cell in the arm's sweep
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """The file that keeps its result."""
+        return f"{self.arm}-{self.place}-seed-{self.seed}.json"
+
+
+def default_folder(bench: Bench, digest: str) -> Path:
+    """A folder under `runs/` named after the plan: the incomplete one where a run was killed, else a new one."""
+    base, count = f"bench-{planning.plan_name(bench)}-{digest.removeprefix('sha256:')[:8]}", 1
+    while True:
+        folder = Path("runs") / (base if count == 1 else f"{base}-{count}")
+        if not (folder / "execution.json").exists():
+            return folder
+        count += 1
+
+
+def conduct(
+    bench: Bench, output: Path | None = None, *, jobs: int = 1, watch: Watch = QUIET, argv: Sequence[str] = ()
+) -> Finished:
+    """Runs what is missing and writes the folder; a complete folder, or one of another plan, is refused."""
+    started = datetime.now(UTC)
+    plan = manifest.plan_document(planning.plan(bench))
+    folder = output or default_folder(bench, plan["plan_sha256"])
+    _open(folder, plan)
+    origin = {"plan_sha256": plan["plan_sha256"], "code": code_digest(records.PACKAGE)}
+    tuning = {(arm, i): bench.tuning_seeds for arm in ARMS for i in range(len(bench.track.sweep))}
+    with _pool(bench, jobs) as pool:
+        cells = _Cells(bench, folder / "cells", origin, pool, watch)
+        tuned = cells.run(tuning)
+        best = {arm: _best(bench, arm, tuned) for arm in ARMS}
+        done = cells.run({(arm, best[arm]): bench.evaluation_seeds for arm in ARMS})
+    artifact = records.artifact(bench, plan, tuned, done, best)
+    documents.write_atomically(folder / "artifact.json", documents.dumps(artifact))
+    record = records.execution(bench, folder, started, argv, cells.read, cells.refused)
+    documents.write_atomically(folder / "execution.json", documents.dumps(manifest.execution_document(record)))
+    return Finished(folder, artifact)
+
+
+def _open(folder: Path, plan: Mapping[str, Any]) -> None:
+    """Makes the run folder, or finds the one that this very plan began."""
+    data = documents.dumps(plan)
+    if (folder / "execution.json").exists():
+        raise ConfigError(f"--output: {folder} holds a complete run. Choose a new folder, or remove it.")
+    if folder.exists() and any(folder.iterdir()):
+        begun = folder / "plan.json"
+        if not begun.is_file() or begun.read_bytes() != data:
+            raise ConfigError(f"--output: {folder} holds something else, not this plan begun. Choose a new folder.")
+    (folder / "cells").mkdir(parents=True, exist_ok=True)
+    for place in (folder, folder / "cells"):
+        documents.remove_leftovers(place)
+    documents.write_atomically(folder / "plan.json", data)
+
+
+def _best(bench: Bench, arm: str, tuned: Mapping[Unit, Result]) -> int:
+    """The first cell with the best mean over the tuning seeds."""
+    means = [
+        summary([records.value(bench, tuned[Unit(arm, i, seed)]) for seed in bench.tuning_seeds])["mean"]
+        for i in range(len(bench.track.sweep))
+    ]
+    return best_cell(means, bench.track.direction)
+
+
+@contextmanager
+def _pool(bench: Bench, jobs: int) -> Iterator[ProcessPoolExecutor | None]:
+    """Processes that have loaded the bench; they start when there is work for them."""
+    if jobs < 2:
+        yield None
+        return
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(jobs, context, _prepare, (bench.request,))
+    try:
+        yield pool
+    except BaseException:
+        pool.shutdown(wait=False, cancel_futures=True)
+        raise
+    pool.shutdown()
+
+
+@dataclass
+class _Cells:
+    """The results on disk, and what makes those that are missing."""
+
+    bench: Bench
+    folder: Path
+    origin: Mapping[str, str]  # digests of plan and code: a result of other code is no result of this run
+    pool: ProcessPoolExecutor | None  # None: this process alone
+    watch: Watch
+    written: set[str] = field(default_factory=set)  # by this run
+    read: int = 0  # results that an earlier run had finished
+    refused: int = 0  # files with a wrong digest, or of other code, run again
+
+    def run(self, wanted: Mapping[tuple[str, int], Sequence[int]]) -> dict[Unit, Result]:
+        """Every wanted cell at every seed."""
+        units = [Unit(arm, place, seed) for (arm, place), seeds in wanted.items() for seed in seeds]
+        found = {unit: result for unit in units if (result := self._kept(unit)) is not None}
+        missing = [unit for unit in units if unit not in found]
+        self.read += len({unit.name for unit in found} - self.written)
+        self.watch.start(len(units), len(units))
+        for i in range(len(found)):
+            self.watch.unit(i)
+        for i, (unit, result) in enumerate(self._perform(missing)):
+            self._keep(unit, result)
+            found[unit] = result
+            self.watch.unit(len(units) - len(missing) + i)
+        self._refuse_failures(found)
+        return found
+
+    def _perform(self, units: Sequence[Unit]) -> Iterator[tuple[Unit, Result]]:
+        if self.pool is None:
+            yield from ((unit, perform(self.bench, unit)) for unit in units)
+            return
+        futures = {self.pool.submit(_perform_here, unit): unit for unit in units}
+        for future in as_completed(futures):
+            yield futures[future], future.result()
+
+    def _identity(self, unit: Unit) -> dict[str, Any]:
+        return {**self.origin, "arm": unit.arm, "cell": unit.place, "seed": unit.seed}
+
+    def _keep(self, unit: Unit, result: Result) -> None:
+        finite = math.isfinite(result.metric)
+        body = {
+            **self._identity(unit),
+            "status": "completed" if finite else "non_finite",
+            "metric": result.metric if finite else None,
+            "measures": {key: _storable(value) for key, value in result.measures.items()},
+            "start": dict(result.start),
+        }
+        sealed = {**body, "content_digest": content_digest(body)}
+        documents.write_atomically(self.folder / unit.name, documents.dumps(sealed))
+        self.written.add(unit.name)
+
+    def _kept(self, unit: Unit) -> Result | None:
+        path = self.folder / unit.name
+        if not path.exists():
+            return None
+        body: dict[str, Any] = {}
+        try:
+            stored = documents.read(path)
+            body = {key: value for key, value in stored.items() if key != "content_digest"}
+            good = stored["content_digest"] == content_digest(body)
+            good = good and {key: body[key] for key in self._identity(unit)} == self._identity(unit)
+        except (documents.DocumentError, KeyError, AttributeError):
+            good = False
+        if not good:
+            self.refused += 1
+            return None
+        measures = {key: math.nan if value is None else value for key, value in body["measures"].items()}
+        metric = math.nan if body["metric"] is None else float(body["metric"])
+        return Result(metric, measures, body["start"])
+
+    def _refuse_failures(self, found: Mapping[Unit, Result]) -> None:
+        lost = sorted(unit.name.removesuffix(".json") for unit, r in found.items() if not math.isfinite(r.metric))
+        if lost and self.bench.failure_value is None:
+            raise ArithmeticError(
+                f"{self.bench.track.name}: the metric is not finite in {', '.join(lost)}. Leaving seeds out would "
+                "flatter the arm. Declare before the run what they count as, failure_value=NUMBER, or change the track."
+            )
+
+
+def _storable(value: Any) -> Any:
+    """A measure as JSON holds it; null stands for what is not finite."""
+    if isinstance(value, str | bool | int) or value is None:
+        return value
+    return float(value) if math.isfinite(value) else None
+
+
+def perform(bench: Bench, unit: Unit) -> Result:
+    """Trains one unit."""
+    idea = bench.idea if unit.arm == "idea" else None
+    settings = bench.track.cells(idea)[unit.place]
+    return bench.track.task.run(Cell(settings, bench.track.data, unit.seed, idea))
+
+
+_loaded: list[Bench] = []  # of a worker process, which serves one bench
+
+
+def _prepare(request: tuple[Any, ...]) -> None:
+    name, idea, overrides, config, plugins = request
+    _loaded[:] = [load(name, idea, overrides, config, plugins)]
+
+
+def _perform_here(unit: Unit) -> Result:
+    return perform(_loaded[0], unit)

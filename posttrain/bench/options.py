@@ -1,0 +1,229 @@
+"""What a person asks of a track: seeds, protocol, thresholds and settings, checked before anything runs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from omegaconf import OmegaConf
+
+from posttrain.bench.track import Idea, Settings, Track, tracks
+from posttrain.conversion import refuse_unknown, typed_values
+from posttrain.overrides import parse_overrides, parse_seeds, put
+from posttrain.registry import ConfigError, Plugin, did_you_mean, load_plugins
+from posttrain.settings import config_folder
+
+# Words of one option, each with a dot behind it: settings.epochs=4, data.train_examples=64.
+NESTED = ("settings", "data")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What `key=value` may change; None takes the track's own value."""
+
+    protocol: Literal["disjoint", "recorded"] = "disjoint"
+    evaluation_seeds: tuple[int, ...] | None = None
+    tuning_seeds: tuple[int, ...] | None = None
+    alpha: float = 0.05
+    sesoi_rel_pct: float | None = None  # smallest effect of interest, % of the absolute baseline mean
+    failure_value: float | None = None  # stands for a metric that is not finite; declared before the run
+    family_size: int = 1  # comparisons that could have been reported
+    settings: Settings = field(default_factory=dict)
+    data: Settings = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not 0 < self.alpha < 1:
+            raise ConfigError(f"alpha: found {self.alpha}, expected a number between 0 and 1")
+        if self.family_size < 1:
+            raise ConfigError(f"family_size: found {self.family_size}, expected at least 1")
+        if self.sesoi_rel_pct is not None and not 0 <= self.sesoi_rel_pct < float("inf"):
+            raise ConfigError(f"sesoi_rel_pct: found {self.sesoi_rel_pct}, expected 0 or more")
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a part from outside came from."""
+
+    kind: Literal["track", "idea"]
+    file: str  # as it was given; only its name goes into records
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Bench:
+    """One experiment on one track, complete: everything the numbers depend on."""
+
+    track: Track  # with the options applied
+    idea: Idea
+    own_idea: bool  # whether the idea is the track's
+    protocol: Literal["disjoint", "recorded"]
+    tuning_seeds: tuple[int, ...]
+    evaluation_seeds: tuple[int, ...]
+    alpha: float
+    failure_value: float | None
+    family_size: int
+    sources: tuple[Source, ...] = ()
+    plugins: tuple[Plugin, ...] = ()
+    overrides: tuple[str, ...] = ()
+    request: tuple[Any, ...] = ()  # what `load` was given, so that another process can load it again
+
+
+def load(
+    name: str,
+    idea: str | None = None,
+    overrides: Sequence[str] | Mapping[str, Any] = (),
+    config: str | None = None,
+    plugins: Sequence[str] = (),
+) -> Bench:
+    """A track by name or file, with an idea of its own or from a file; every mistake is a ConfigError."""
+    loaded = tuple(load_plugins(plugins))
+    found, sources = find_track(name)
+    given = (
+        overrides if isinstance(overrides, Mapping) else parse_overrides(overrides, [f.name for f in fields(Options)])
+    )
+    raw = _read(found.name, config)
+    for key, value in given.items():
+        put(raw, key, value, ())
+    if given.get("protocol") == "recorded" and "tuning_seeds" not in given:
+        raw.pop("tuning_seeds", None)  # those of the file belong to the other protocol
+    options = _options(raw, found)
+    tried = found.idea
+    if idea is not None:
+        tried, source = _read_idea(Path(idea))
+        sources = (*sources, source)
+    track = _applied(found, options)
+    track.cells(tried)  # refuses an idea that changes the budget, before anything runs
+    tuning, evaluation = _seeds(track, options)
+    return Bench(
+        track,
+        tried,
+        idea is None,
+        options.protocol,
+        tuning,
+        evaluation,
+        options.alpha,
+        options.failure_value,
+        options.family_size,
+        sources,
+        loaded,
+        tuple(f"{key}={value}" for key, value in given.items()),
+        (name, idea, dict(given), config, tuple(plugins)),
+    )
+
+
+def find_track(name: str) -> tuple[Track, tuple[Source, ...]]:
+    """A registered track, or the one that a file defines as `track`."""
+    if not name.endswith(".py"):
+        return tracks.get(name), ()
+    module, source = _module(Path(name), "track")
+    track = getattr(module, "track", None)
+    if not isinstance(track, Track):
+        raise ConfigError(f"{Path(name).name}: defines no `track`. Write `track = Track(...)` at the top level of it.")
+    if track.name in tracks:
+        raise ConfigError(f"{Path(name).name}: its track is called `{track.name}` like a shipped one. Rename it.")
+    return track, (source,)
+
+
+def _read_idea(path: Path) -> tuple[Idea, Source]:
+    module, source = _module(path, "idea")
+    idea = getattr(module, "idea", None)
+    if not isinstance(idea, Idea):
+        raise ConfigError(
+            f"{path.name}: defines no `idea`. Write `idea = Idea(name='...', ...)` at the top level of it."
+        )
+    return idea, source
+
+
+def _module(path: Path, kind: Literal["track", "idea"]) -> tuple[Any, Source]:
+    """A file imported as a plugin, and its digest."""
+    plugin = load_plugins([str(path)])[-1]
+    return sys.modules[f"posttrain_plugin_{path.stem}"], Source(kind, str(path), plugin.sha256)
+
+
+def config_path(track: str, config: str | None) -> Path | None:
+    """`--config FILE`, or the track's shipped file where it has one."""
+    if config is not None:
+        if not Path(config).is_file():
+            raise ConfigError(f"--config: there is no file {config}")
+        return Path(config)
+    shipped = config_folder() / "bench" / f"{track}.yaml"
+    return shipped if shipped.is_file() else None
+
+
+def _read(track: str, config: str | None) -> dict[str, Any]:
+    path = config_path(track, config)
+    if path is None:
+        return {}
+    try:
+        data = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
+    except Exception as error:  # PyYAML's errors share no importable base with OmegaConf's
+        raise ConfigError(f"{path.name}: cannot be read as a configuration: {error}") from error
+    if not isinstance(data, dict):
+        raise ConfigError(f"{path.name}: expected a mapping of settings, found {type(data).__name__}")
+    return {str(key): value for key, value in data.items()}
+
+
+def _options(raw: dict[str, Any], track: Track) -> Options:
+    for key in raw:
+        for nested, known in (("settings", {**track.budget, **track.base}), ("data", dict(track.data))):
+            if key in known:
+                raise ConfigError(f"{key}: this is a setting of the track. Write {nested}.{key}=VALUE.")
+    refuse_unknown("", raw, Options)
+    for name in ("evaluation_seeds", "tuning_seeds"):
+        if raw.get(name) is not None:
+            raw[name] = parse_seeds(raw[name])
+    known = {"settings": {**track.budget, **track.base}, "data": dict(track.data)}
+    nested = {name: _nested(name, raw.pop(name, None) or {}, known[name]) for name in NESTED}
+    flat = {key: value for key, value in raw.items() if value is not None}
+    typed = typed_values(Options, flat, "", set(flat))
+    return Options(**{**typed, **nested})
+
+
+def _nested(name: str, given: Any, known: Settings) -> dict[str, Any]:
+    """Settings of the track, each of the type of its default."""
+    if not isinstance(given, Mapping):
+        raise ConfigError(f"{name}: found {given!r}, expected {name}.KEY=VALUE")
+    typed = {}
+    for key, value in given.items():
+        if key not in known:
+            raise ConfigError(f"{name}.{key}: the track has no such setting.{did_you_mean(key, known)}")
+        default = known[key]
+        if isinstance(default, float) and isinstance(value, int) and not isinstance(value, bool):
+            value = float(value)
+        if type(value) is not type(default):
+            raise ConfigError(f"{name}.{key}: found {value!r}, expected the type of its default {default!r}")
+        typed[key] = value
+    return typed
+
+
+def _applied(track: Track, options: Options) -> Track:
+    """The track with the settings that were asked for; a setting that the sweep varies stays the sweep's."""
+    swept = {key for cell in track.sweep for key in cell}
+    for key in options.settings:
+        if key in swept:
+            raise ConfigError(
+                f"settings.{key}: the sweep of `{track.name}` varies it. Change the sweep in a track file."
+            )
+    budget = {**track.budget, **{key: value for key, value in options.settings.items() if key in track.budget}}
+    base = {**track.base, **{key: value for key, value in options.settings.items() if key in track.base}}
+    sesoi = track.sesoi_rel_pct if options.sesoi_rel_pct is None else options.sesoi_rel_pct
+    return replace(track, budget=budget, base=base, data={**track.data, **options.data}, sesoi_rel_pct=sesoi)
+
+
+def _seeds(track: Track, options: Options) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Tuning and evaluation seeds: apart from each other, or the recorded way, which is a bias and says so."""
+    evaluation = options.evaluation_seeds or track.seeds
+    if options.protocol == "recorded":
+        if options.tuning_seeds is not None:
+            raise ConfigError("tuning_seeds: the recorded protocol tunes on evaluation seeds. Leave tuning_seeds out.")
+        return evaluation[: track.recorded_tuning], evaluation
+    tuning = options.tuning_seeds or track.tuning_seeds
+    shared = sorted(set(tuning) & set(evaluation))
+    if shared:
+        raise ConfigError(
+            f"tuning_seeds: {shared} are also evaluation seeds. Tune on other seeds, or write protocol=recorded."
+        )
+    return tuning, evaluation

@@ -1,0 +1,76 @@
+"""`posttrain bench report`: artifacts again, several of them as one family."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from posttrain.artifacts.bench_verify import BENCH_HISTORICAL
+from posttrain.artifacts.digests import file_digest
+from posttrain.artifacts.documents import read
+from posttrain.artifacts.schema import violations
+from posttrain.artifacts.verdicts import Comparison, adjust
+from posttrain.bench.display import comparison, figure, sentence, show, table_of
+from posttrain.registry import ConfigError
+
+
+def report(paths: Sequence[Path]) -> None:
+    """Each artifact again, or several side by side with Holm over those given."""
+    found = [_read(path) for path in paths]
+    digests = [file_digest(_file(path)) for path in paths]
+    if len(set(digests)) < len(digests):
+        raise ConfigError(
+            "report: an artifact is given twice, which would count it twice in the family. Give each once."
+        )
+    if len(found) == 1:
+        show(found[0], _file(paths[0]))
+        return
+    table, compared = family(found)
+    console = Console(highlight=False, soft_wrap=False)
+    for i, (artifact, c) in enumerate(zip(found, compared, strict=True), start=1):
+        console.print(f"{i} {artifact['track']}", markup=False)
+        for line in figure(c):
+            console.print(line, markup=False)
+    console.print(table)
+    for i, (artifact, c) in enumerate(zip(found, compared, strict=True), start=1):
+        console.print(f"{i} {sentence(artifact, c)}", soft_wrap=True, markup=False)
+    old = [artifact["track"] for artifact, digest in zip(found, digests, strict=True) if digest in BENCH_HISTORICAL]
+    if old:
+        console.print(f"historical, not verified: {', '.join(old)}", soft_wrap=True, markup=False)
+    said = f"Holm over a family of {compared[0].family_size}; seeds are paired within an artifact, never across."
+    console.print(said, soft_wrap=True)
+
+
+def family(artifacts: Sequence[Mapping[str, Any]]) -> tuple[Table, tuple[Comparison, ...]]:
+    """The table of several artifacts; Holm over all of them, or over the largest family that one of them declares."""
+    declared = [artifact.get("protocol", {}).get("family_size", 1) for artifact in artifacts]
+    single = [comparison(artifact, family_size=max(len(artifacts), *declared)) for artifact in artifacts]
+    compared = adjust(single)
+    table = table_of("", "baseline", "idea", "difference", "95 % interval", "p", "p (Holm)")
+    for i, (artifact, c) in enumerate(zip(artifacts, compared, strict=True), start=1):
+        ends = "–" if c.ci95 is None else f"\\[{c.ci95[0]:+.2g}, {c.ci95[1]:+.2g}]"
+        p, held = ("–" if v is None else f"{v:.3g}" for v in (c.p_value, c.p_adjusted))
+        means = (f"{artifact['baseline']['full']['mean']:.4g}", f"{artifact['idea']['mean']:.4g}")
+        delta = "–" if c.delta_mean is None else f"{c.delta_mean:+.2g}"
+        table.add_row(str(i), *means, delta, ends, p, held)
+    return table, compared
+
+
+def _file(path: Path) -> Path:
+    return path / "artifact.json" if path.is_dir() else path
+
+
+def _read(path: Path) -> Mapping[str, Any]:
+    """An artifact file or the run folder that holds one."""
+    try:
+        value = read(_file(path))
+    except ValueError as error:
+        raise ConfigError(f"report: {error}") from error
+    broken = violations(value, "bench-v1")
+    if broken:
+        raise ConfigError(f"report: {_file(path)} is no bench artifact: {'; '.join(map(str, broken[:3]))}")
+    return value

@@ -1,0 +1,98 @@
+"""Pages of bench tracks, from bench artifacts alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from posttrain.reporting import figures, history
+from posttrain.reporting.figures import Figure
+from posttrain.reporting.formatting import MISSING, interval, number, plural, table
+from posttrain.reporting.licence import licence_of
+from posttrain.reporting.page import Page, commands, relative
+from posttrain.reporting.reading import BENCH, Entry, Suite
+
+HEAD = ("artifact", "baseline", "idea", "difference", "95 % half-width", "p", "pairs", "verdict", "standing")
+
+
+def bench_pages(suite: Suite) -> list[Page]:
+    """A page per published track and one that lists all, the recorded artifacts included."""
+    entries = [entry for entry in suite.entries if entry.bench]
+    if not entries:
+        return []
+    tracks = sorted({entry.method for entry in entries if not entry.historical})
+    pages = [_track_page(track, suite) for track in tracks]
+    rows = [_row(entry, suite, BENCH) for entry in sorted(entries, key=lambda e: (e.method, e.artifact.path))]
+    body = [
+        "An idea against a tuned baseline on a tiny model. Differences are idea minus baseline, paired by seed.",
+        table(HEAD, rows, right=range(1, 7)),
+    ]
+    sources = tuple(file for entry in entries for file in entry.files)
+    return [*pages, Page(f"{BENCH}/README.md", "Bench tracks", body, sources, licence_of(entries))]
+
+
+def _track_page(track: str, suite: Suite) -> Page:
+    folder = f"{BENCH}/{track}"
+    entries = sorted(suite.of(track, bench=True), key=lambda entry: entry.artifact.path)
+    current = [entry for entry in entries if not entry.historical]
+    drawn = {f"{folder}/figures/{_stem(entry)}-differences.svg": _figure(entry) for entry in current}
+    body = ["An idea against a tuned baseline on a tiny model.", "## Results"]
+    body.append(table(HEAD, [_row(entry, suite, folder) for entry in entries], right=range(1, 7)))
+    body += [f"![{_stem(entry)}: per-seed differences](figures/{_stem(entry)}-differences.svg)" for entry in current]
+    body += [_signature(entry) for entry in current]
+    lines = commands(current) + [f"posttrain verify {entry.artifact.path}" for entry in current]
+    body.append("## Commands\n\n```\n" + "\n".join(lines) + "\n```")
+    sources = tuple(file for entry in entries for file in entry.files)
+    return Page(f"{folder}/README.md", track, body, sources, licence_of(entries), (), drawn, track)
+
+
+def _stem(entry: Entry) -> str:
+    return entry.artifact.path.rpartition("/")[2].removesuffix(".json")
+
+
+def _figure(entry: Entry) -> Figure:
+    found = entry.value["comparison"]
+    row = {
+        "against": {"method": "baseline"},
+        "per_seed_diffs": found["per_seed_diffs"],
+        "delta_mean": found["delta_mean"],
+        "ci95": found.get("ci95"),
+        "mde_80": found.get("mde_80"),
+    }
+    return figures.differences([row], f"the metric, {entry.value['metric_direction']}")
+
+
+def _row(entry: Entry, suite: Suite, folder: str) -> tuple[str, ...]:
+    value: Mapping[str, Any] = entry.value
+    found = value["comparison"]
+    standing = "published"
+    if entry.historical:
+        standing = f"**{history.standing(entry, suite.of(entry.method, bench=True))[0]}**"
+    return (
+        f"[{_stem(entry)}]({relative(folder, entry.artifact.path)})",
+        number(value["baseline"]["full"]["mean"]),
+        number(value["idea"]["mean"]),
+        number(found["delta_mean"], signed=True),
+        number(found["mde"]),
+        number(found["p_value"]),
+        number(found["n_pairs"]),
+        f"**{found['verdict']}**",
+        standing,
+    )
+
+
+def _signature(entry: Entry) -> str:
+    """The mechanism signature: claim, what was observed and whether it is confirmed, as it stands in the artifact."""
+    found = entry.value["mechanism_signature"]
+    inner = found.get("mechanism_signature", found)
+    ci95 = entry.value["comparison"].get("ci95")
+    parts = [f"### {_stem(entry)}", f"95 % interval of the difference: {interval(ci95)}." if ci95 else ""]
+    if isinstance(inner, Mapping):
+        text = json.dumps(inner, indent=2, ensure_ascii=False)
+        outcome = inner.get("confirmed")
+        said = MISSING if not isinstance(outcome, bool) else "confirmed" if outcome else "refuted"
+        parts.append(f"Mechanism signature: **{said}**.\n\n```json\n{text}\n```")
+    sweep: Sequence[Any] = entry.value["baseline"].get("sweep", [])
+    parts.append(f"The baseline was tuned over {plural(len(sweep), 'setting')}." if sweep else "")
+    return "\n\n".join(part for part in parts if part)

@@ -1,0 +1,64 @@
+"""The catalogue: every registered method, what is published of it and what is missing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from posttrain.artifacts.digests import content_digest
+from posttrain.reporting.facts import Method
+from posttrain.reporting.formatting import MISSING, number, plural, table
+from posttrain.reporting.licence import licence_of
+from posttrain.reporting.page import Page
+from posttrain.reporting.reading import POST_TRAINING, TIERS, Entry, Suite
+from posttrain.reporting.results import OUTCOMES
+
+
+def catalogue_page(methods: Sequence[Method], suite: Suite) -> Page:
+    """One row per registered method, sorted by name."""
+    entries = tuple(entry for entry in suite.entries if not entry.bench)
+    rows = [_row(method, suite) for method in sorted(methods, key=lambda method: method.name)]
+    head = ("method", "what it does", "needs", "L0", "L1", "L2", "L3", "claims", "seconds a seed")
+    digests = [[file.path, file.digest] for entry in entries for file in entry.files]
+    body = [
+        f"{plural(len(methods), 'registered method')}. A cell of a tier gives the largest number of published seeds; "
+        "a dash is what is missing. Claims are mechanisms under their plan, on the data of the page.",
+        table(head, rows, right=(3, 4, 5, 6, 8)),
+        f"Made from {plural(len(digests), 'file')} whose paths and digests have the digest `{content_digest(digests)}`; "
+        "each page lists its own.",
+    ]
+    names = tuple(text for method in methods for text in (method.title, method.summary))
+    return Page(f"{POST_TRAINING}/README.md", "Post-training methods", body, (), licence_of(entries), names)
+
+
+def _row(method: Method, suite: Suite) -> tuple[str, ...]:
+    entries = [entry for entry in suite.of(method.name) if not entry.historical and not entry.is_arm]
+    claims = Counter(
+        claim["outcome"] for entry in entries for claim in entry.value.get("mechanism", {}).get("claims", [])
+    )
+    decided = ", ".join(f"{claims[outcome]} {outcome}" for outcome in OUTCOMES if claims[outcome])
+    open_claims = f"{len(method.claims)} open" if method.claims else MISSING
+    return (
+        f"[`{method.name}`]({method.folder}/README.md)",
+        method.summary,
+        ", ".join(method.needs) or MISSING,
+        *(_seeds(entries, tier) for tier in TIERS),
+        decided or open_claims,
+        _seconds(entries),
+    )
+
+
+def _seeds(entries: Sequence[Entry], tier: str) -> str:
+    counts = [len(entry.value["seeds"]) for entry in entries if entry.tier == tier]
+    return number(max(counts)) if counts else MISSING
+
+
+def _seconds(entries: Sequence[Entry]) -> str:
+    """Of the published run of the highest tier and most seeds."""
+    timed = [entry for entry in entries if entry.execution and entry.execution.value["execution"].get("phases")]
+    if not timed:
+        return MISSING
+    chosen = max(timed, key=lambda entry: (TIERS.index(entry.tier), len(entry.value["seeds"]), entry.artifact.path))
+    assert chosen.execution is not None
+    phases = chosen.execution.value["execution"]["phases"]
+    return number(sum(phases.values()) / len(chosen.value["runs"]), 3)

@@ -1,0 +1,195 @@
+"""Publishing: a verified, complete run from clean code goes where its artifact says it belongs."""
+
+from __future__ import annotations
+
+import getpass
+import re
+import shutil
+import socket
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from posttrain.artifacts.digests import bytes_digest
+from posttrain.artifacts.documents import DocumentError, dumps, load, parse, write_atomically
+from posttrain.artifacts.manifest import NAMESPACES, ManifestError, execution_document, split_reference
+from posttrain.artifacts.report import Report
+from posttrain.reporting.page import command
+from posttrain.reporting.reading import SuiteError
+
+Verify = Callable[[Path], Report]
+
+# A path of a machine: absolute, of a user, or of a drive. JSON Pointers such as /final/accuracy are none.
+_MACHINE_PATH = re.compile(
+    r"(?<![\w:./-])(?:/(?:home|root|tmp|var|usr|opt|mnt|srv|work|workspace|data|private|Users|Volumes|nix|scratch|run)/"
+    r"|~/|[A-Za-z]:\\)"
+)
+
+
+class Refused(ValueError):
+    """A run that may not be published: the message says why and what to do."""
+
+
+@dataclass(frozen=True)
+class Publication:
+    """The files of one publication, by path from the root."""
+
+    files: Mapping[str, bytes]
+    artifact: str  # path of the main artifact
+
+
+def publication(run: Path, verify: Verify) -> Publication:
+    """The files that publishing a run would write, its arms' included; Refused where it may not be published."""
+    places = [run, *sorted(path for path in run.glob("arms/*") if path.is_dir())]
+    files: dict[str, bytes] = {}
+    main = ""
+    for place in places:
+        report = verify(place)
+        if report.exit_code:
+            raise Refused(_not_verified(place, report))
+        made = dict(_files(place))
+        main = main or next(path for path in made if "/metrics/" in path)
+        clash = [path for path in made if files.get(path, made[path]) != made[path]]
+        if clash:
+            raise Refused(f"{place.name}: two arms want the place {clash[0]}; give them names of their own")
+        files |= made
+    _verify_in_place(files, verify)
+    return Publication(files, main)
+
+
+def _not_verified(place: Path, report: Report) -> str:
+    failed = [f"{check.level} {check.name}: {check.message}" for check in report.checks if check.status == "failed"]
+    why = failed[0] if failed else "; ".join(report.unverifiable)
+    return f"{place.name} is not verified: {why}. Publish a run that posttrain verify passes"
+
+
+def _files(place: Path) -> Iterator[tuple[str, bytes]]:
+    """Artifact, plan and execution record of one arm, under their published paths."""
+    try:
+        data, plan, record = (load(place / name) for name in ("artifact.json", "plan.json", "execution.json"))
+        artifact, execution = parse(data, "artifact.json"), parse(record, "execution.json")
+    except (DocumentError, FileNotFoundError) as error:
+        raise Refused(f"{place.name} is incomplete: {error}") from None
+    _require_clean(place.name, execution["execution"]["code"])
+    if not execution["execution"]["argv"]:
+        raise Refused(
+            f"{place.name} came from Python, so no command makes it again; run it with posttrain on the command line"
+        )
+    namespace, name, _ = split_reference(artifact["manifest_ref"])
+    folder, method = NAMESPACES[namespace], artifact.get("method", artifact.get("track"))
+    yield artifact["provenance"]["artifact_path"], data
+    yield f"{folder}/{name}.json", plan
+    yield f"{folder}/{name}/{method}.json", published_execution(execution["execution"])
+    private = [found for text in (data, plan) for found in _private(parse(text))]
+    if private:
+        raise Refused(f"{place.name} holds what belongs to one machine: {private[0]}; give the run a relative path")
+
+
+def _require_clean(name: str, code: Mapping[str, Any]) -> None:
+    if code["git_commit"] is None or code["git_dirty"] is None:
+        reason = code.get("unknown", {}).get("git_commit", "git could not compare the files")
+        raise Refused(f"{name}: its code cannot be named: {reason}; run it from a clone with its history")
+    if code["git_dirty"]:
+        raise Refused(
+            f"{name} is dirty: posttrain/ or configs/ differed from commit {code['git_commit'][:12]} when it ran; "
+            "commit them and run it again"
+        )
+
+
+def published_execution(execution: Mapping[str, Any]) -> bytes:
+    """The record without where on a machine it ran: paths of the command and of plugins by their last part."""
+    record = {**execution, "argv": [_bare(word) for word in _words(execution)]}
+    if "plugins" in record:
+        record["plugins"] = [{**plugin, "name": _bare(plugin["name"])} for plugin in record["plugins"]]
+    record["overrides"] = [_bare(word) for word in execution["overrides"]]
+    private = list(_private(record))
+    if private:
+        raise Refused(f"execution.json holds what belongs to one machine: {private[0]}; give the run a relative path")
+    try:
+        return dumps(execution_document(record))
+    except ManifestError as error:
+        raise Refused(f"execution.json: {error}") from None
+
+
+def _words(execution: Mapping[str, Any]) -> list[str]:
+    """The command line as one would type it."""
+    import shlex
+
+    return shlex.split(command(execution))
+
+
+def _bare(word: str) -> str:
+    """A word whose machine path is cut to its last part."""
+    name, equals, value = word.rpartition("=")
+    return name + equals + Path(value).name if _MACHINE_PATH.match(value) else word
+
+
+def _private(value: Any, place: str = "") -> Iterator[str]:
+    """Paths, host and user names of a machine anywhere in a document."""
+    if isinstance(value, Mapping):
+        for key, part in value.items():
+            yield from _private(part, f"{place}/{key}")
+    elif isinstance(value, list):
+        for i, part in enumerate(value):
+            yield from _private(part, f"{place}/{i}")
+    elif isinstance(value, str) and (_MACHINE_PATH.search(value) or value in _machine_names()):
+        yield f"{place} is {value!r}"
+
+
+def _machine_names() -> set[str]:
+    names = {socket.gethostname(), socket.getfqdn()} - {"localhost", ""}
+    try:
+        names.add(getpass.getuser())
+    except (KeyError, OSError):  # a user without a name
+        return names
+    return names - {"root", "posttrain"}
+
+
+def _verify_in_place(files: Mapping[str, bytes], verify: Verify) -> None:
+    """Verifies the files where they are going to lie, in a scratch copy, before anything is written."""
+    with tempfile.TemporaryDirectory() as scratch:
+        root = Path(scratch)
+        for path, data in files.items():
+            (root / path).parent.mkdir(parents=True, exist_ok=True)
+            (root / path).write_bytes(data)
+        for path in files:
+            if "/metrics/" in path and (report := verify(root / path)).exit_code:
+                raise Refused(_not_verified(Path(path), report))
+
+
+def put(root: Path, made: Publication, *, replace: bool = False) -> list[str]:
+    """Writes a publication below the root; a place that holds something else is refused unless it is superseded."""
+    artifact = parse(made.files[made.artifact])
+    supersedes = artifact["provenance"].get("supersedes")
+    for path, data in made.files.items():
+        target = root / path
+        if target.is_symlink() or not target.resolve().is_relative_to((root / "docs").resolve()):
+            raise SuiteError(f"{path} is or lies behind a symbolic link; put a real folder there. Nothing was written")
+        if not target.exists() or target.read_bytes() == data or replace:
+            continue
+        found = bytes_digest(target.read_bytes())
+        if _is_plan(path):
+            raise Refused(
+                f"{path} holds another plan under the same name ({found}); its artifacts would lose theirs. "
+                "Run with other seeds or another dataset, or replace it and every run of it with --replace"
+            )
+        if path == made.artifact and supersedes != found:
+            raise Refused(f"{path} holds another run; run with supersedes={found}, or write --replace")
+    changed = []
+    for path, data in made.files.items():
+        if not (root / path).is_file() or (root / path).read_bytes() != data:
+            (root / path).parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(root / path, data)
+            changed.append(path)
+    return changed
+
+
+def _is_plan(path: str) -> bool:
+    return any(path.rpartition("/")[0] == folder for folder in NAMESPACES.values())
+
+
+def copy_docs(root: Path, scratch: Path) -> None:
+    """A copy of `docs/` to try things in."""
+    shutil.copytree(root / "docs", scratch / "docs", symlinks=True)

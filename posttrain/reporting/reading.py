@@ -1,0 +1,148 @@
+"""The published suite: every artifact below `docs/` with its plan, execution record and rivals, read strictly."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from posttrain.artifacts.digests import bytes_digest
+from posttrain.artifacts.documents import DocumentError, load, parse
+from posttrain.artifacts.manifest import NAMESPACES, split_reference
+from posttrain.artifacts.schema import Name, violations
+
+POST_TRAINING, BENCH = "docs/post-training", "docs/bench"
+TIERS = ("l0_smoke", "l1_mechanism", "l2_tiny_lm", "l3_real_model")
+_SCHEMAS: dict[str, Name] = {"schema_version": "artifact-v2", "bench_version": "bench-v1"}
+
+
+class SuiteError(ValueError):
+    """A published file that cannot be used: the message names the file and what is wrong with it."""
+
+
+@dataclass(frozen=True)
+class File:
+    """A published JSON file."""
+
+    path: str  # from the root, with forward slashes
+    digest: str
+    value: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One published artifact and its manifest; a historical one has none."""
+
+    artifact: File
+    plan: File | None = None
+    execution: File | None = None
+
+    @property
+    def value(self) -> Mapping[str, Any]:
+        """The artifact's content."""
+        return self.artifact.value
+
+    @property
+    def historical(self) -> bool:
+        """Whether it lies among the recorded artifacts, which serve no comparison."""
+        return "/historical/" in self.artifact.path
+
+    @property
+    def bench(self) -> bool:
+        """Whether it is of a bench track."""
+        return "bench_version" in self.value
+
+    @property
+    def method(self) -> str:
+        """Method or track, the arm of a study included."""
+        return self.value["track"] if self.bench else self.value["method"]
+
+    @property
+    def page(self) -> str:
+        """The method whose page it belongs to: an arm `<method>.<arm>` belongs to its method's."""
+        return self.method if self.bench else self.method.split(".")[0]
+
+    @property
+    def is_arm(self) -> bool:
+        """Whether another artifact of the same plan is the main one."""
+        return self.plan is not None and self.plan.value["plan"].get("main", self.method) != self.method
+
+    @property
+    def tier(self) -> str:
+        """The evaluation tier."""
+        return self.value["evaluation_protocol"]["tier"]
+
+    @property
+    def files(self) -> tuple[File, ...]:
+        """Artifact, plan and execution record, those that are there."""
+        return tuple(file for file in (self.artifact, self.plan, self.execution) if file is not None)
+
+
+@dataclass(frozen=True)
+class Suite:
+    """Everything published below one root."""
+
+    root: Path
+    entries: tuple[Entry, ...]  # by path
+
+    def of(self, page: str, *, bench: bool = False) -> tuple[Entry, ...]:
+        """The entries that belong to the page of a method or track."""
+        return tuple(entry for entry in self.entries if entry.page == page and entry.bench == bench)
+
+    def with_digest(self, digest: str) -> Entry | None:
+        """The entry whose artifact has these bytes."""
+        return next((entry for entry in self.entries if entry.artifact.digest == digest), None)
+
+
+def read_suite(root: Path) -> Suite:
+    """Reads every artifact; SuiteError at the first file that cannot be used."""
+    paths = sorted(_paths(root), key=lambda path: path.relative_to(root).as_posix())
+    return Suite(root, tuple(_entry(root, path) for path in paths))
+
+
+def _paths(root: Path) -> Iterator[Path]:
+    for place in (POST_TRAINING, BENCH):
+        yield from (root / place).glob("*/metrics/*.json")
+        yield from (root / place).glob("historical/*.json")
+
+
+def read_file(root: Path, relative: str) -> File:
+    """A JSON file below the root; no part of its path may be a symbolic link."""
+    path = root
+    for part in Path(relative).parts:
+        path = path / part
+        if path.is_symlink():
+            raise SuiteError(f"{relative}: {part} is a symbolic link; put the file itself there")
+    try:
+        data = load(path)
+        return File(relative, bytes_digest(data), parse(data, relative))
+    except DocumentError as error:
+        raise SuiteError(str(error).replace(f"{root}/", "")) from None
+    except FileNotFoundError:
+        raise SuiteError(f"{relative} is missing; publish its run again with posttrain publish RUN") from None
+
+
+def _entry(root: Path, path: Path) -> Entry:
+    file = read_file(root, path.relative_to(root).as_posix())
+    version = next((key for key in _SCHEMAS if isinstance(file.value, Mapping) and key in file.value), None)
+    if version is None:
+        raise SuiteError(f"{file.path} is no artifact: it has neither schema_version nor bench_version")
+    _require(file, _SCHEMAS[version])
+    if "/historical/" in file.path:
+        return Entry(file)
+    if "manifest_ref" not in file.value:
+        raise SuiteError(f"{file.path} names no plan; an artifact from before plans belongs into historical/")
+    namespace, name, _ = split_reference(file.value["manifest_ref"])
+    place = NAMESPACES[namespace]
+    method = file.value["track" if version == "bench_version" else "method"]
+    plan = _require(read_file(root, f"{place}/{name}.json"), "plan-v1")
+    execution = _require(read_file(root, f"{place}/{name}/{method}.json"), "execution-v1")
+    return Entry(file, plan, execution)
+
+
+def _require(file: File, schema: Name) -> File:
+    found = violations(file.value, schema)
+    if found:
+        raise SuiteError(f"{file.path} does not keep {schema}: {found[0]}")
+    return file

@@ -1,0 +1,143 @@
+"""The results of one artifact as Markdown: sentences, tables, figures, claims and controls."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from posttrain.reporting import sentences
+from posttrain.reporting.facts import Method
+from posttrain.reporting.figures import Figure
+from posttrain.reporting.formatting import MISSING, declared, interval, number, option, plural, seeds, table
+from posttrain.reporting.page import relative
+from posttrain.reporting.reading import Entry, Suite
+from posttrain.reporting.summary import METRICS, changes
+
+OUTCOMES = ("confirmed", "refuted", "inconclusive")
+
+
+def label(entry: Entry) -> str:
+    """An artifact's short name: its file without the ending, and whose arm it is."""
+    return entry.artifact.path.rpartition("/")[2].removesuffix(".json")
+
+
+def claims(method: Method, entries: Sequence[Entry]) -> str:
+    """Every decided claim with what was predicted and measured; all outcomes look alike."""
+    decided = [(entry, claim) for entry in entries for claim in entry.value.get("mechanism", {}).get("claims", [])]
+    if not decided:
+        planned = f"It has {plural(len(method.claims), 'claim')} to decide: {', '.join(method.claims)}." * bool(method.claims)
+        return f"## Mechanism claims\n\nNone is decided yet. {planned}".rstrip()
+    counted = Counter(claim["outcome"] for _, claim in decided)
+    said = ", ".join(f"{counted[outcome]} {outcome}" for outcome in OUTCOMES if counted[outcome])
+    head = ("id", "claim", "predicted", "measured", "threshold", "outcome")
+    rows = [
+        (
+            claim["id"],
+            claim["claim"],
+            claim["prediction"],
+            f"{claim['metric']}:<br>{measured(claim['measured'])}",
+            _rule(claim),
+            f"**{claim['outcome']}**",
+        )
+        for _, claim in sorted(decided, key=lambda pair: (pair[0].artifact.path, pair[1]["id"]))
+    ]
+    return (
+        f"## Mechanism claims\n\n{said[:1].upper()}{said[1:]}. Prediction, rule and threshold were written into the plan "
+        f"before the runs.\n\n{table(head, rows)}"
+    )
+
+
+def _rule(claim: Mapping[str, Any]) -> str:
+    if claim["threshold"] is None:
+        return claim["rule"]
+    return claim["rule"].replace("threshold", declared(claim["threshold"]))
+
+
+def measured(found: Mapping[str, Any] | None) -> str:
+    """What a claim measured."""
+    if found is None:
+        return "not a number in some seed"
+    if "value" in found:
+        return number(found["value"])
+    if "ci95" in found:
+        return f"{number(found['mean'])}, 95 % interval {interval(found['ci95'])}"
+    names = [name for name in found if f"{name} mean" in found]
+    return "<br>".join(f"{name}: {number(found[f'{name} mean'])}, {interval(found[name])}" for name in names)
+
+
+def section(entry: Entry, drawn: Mapping[str, Figure], folder: str, suite: Suite) -> str:
+    """Sentences, tables and figures of one artifact."""
+    assert entry.plan is not None
+    runs = entry.value["runs"]
+    link = f"[{label(entry)}]({relative(folder, entry.artifact.path)})"
+    steps = sorted({run["training"]["steps"] for run in runs})
+    parts = [
+        f"#### {label(entry)}",
+        f"{link}: {runs[0]['dataset']}, {plural(len(runs), 'seed')} ({seeds(entry.value['seeds'])}), "
+        f"{' or '.join(map(str, steps))} steps; {entry.value['evaluation_protocol']['claim_policy']}.",
+        " ".join(sentences.described(entry.value)),
+    ]
+    if entry.tier == "l0_smoke":
+        names = [check["name"] for check in entry.value.get("checks", [])]
+        return "\n\n".join([*parts, "Checks: " + "; ".join(names) + "."] if names else parts)
+    parts += [_changes(runs), _figure(entry, drawn, folder, "curves", "per seed, mean and interval against the step")]
+    if entry.value.get("comparison"):
+        parts += _compared(entry, drawn, folder, suite)
+    parts += [f"> {note}" for note in entry.value.get("notes", [])]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _changes(runs: Sequence[Mapping[str, Any]]) -> str:
+    rows = [
+        (
+            ", ".join(METRICS[found.metric]),
+            number(found.before),
+            number(found.after),
+            number(found.change, signed=True),
+            interval(found.ci95),
+        )
+        for found in changes(runs)
+    ]
+    return table(("metric", "before", "after", "change", "95 % interval of the change"), rows, right=range(1, 5))
+
+
+def _figure(entry: Entry, drawn: Mapping[str, Figure], folder: str, kind: str, text: str) -> str:
+    path = next((path for path in drawn if path.endswith(f"/{label(entry)}-{kind}.svg")), None)
+    return "" if path is None else f"![{label(entry)}: {text}]({relative(folder, path)})"
+
+
+def _compared(entry: Entry, drawn: Mapping[str, Figure], folder: str, suite: Suite) -> Iterator[str]:
+    protocol = entry.value["evaluation_protocol"]
+    metric = METRICS.get(protocol["primary_metric"].rpartition("/")[2], (protocol["primary_metric"], ""))[0]
+    yield (
+        f"**Controls and rivals.** {metric.capitalize()} after training minus each rival's, paired by seed; "
+        f"{protocol['direction']}; Holm over a family of {protocol['family_size']} at {declared(protocol['alpha'])}."
+    )
+    yield table(
+        ("rival", "what differs", "difference", "95 % interval", "wins", "p (Holm)", "MDE (80 %)", "verdict"),
+        [_row(entry, comparison, suite) for comparison in entry.value["comparison"]],
+        right=(2, 3, 4, 5, 6),
+    )
+    yield _figure(entry, drawn, folder, "differences", "per-seed differences from each rival")
+    yield "\n".join(f"- {sentences.compared(entry.value, comparison)}" for comparison in entry.value["comparison"])
+
+
+def _row(entry: Entry, comparison: Mapping[str, Any], suite: Suite) -> tuple[str, ...]:
+    assert entry.plan is not None
+    name = comparison["against"]["method"]
+    arm = entry.plan.value["plan"].get("arms", {}).get(name, {})
+    changed = ", ".join(f"{key}={option(value)}" for key, value in arm.get("overrides", {}).items())
+    differs = changed or (f"algorithm {arm['algorithm']}" if arm else MISSING)
+    rival = suite.with_digest(comparison["against"]["artifact_sha256"])
+    wins = MISSING if comparison["wins"] is None else f"{comparison['wins']} of {comparison['n_pairs']}"
+    return (
+        f"`{name}`" + ("" if rival is not None else " (not published)"),
+        f"`{differs}`" if differs != MISSING else MISSING,
+        number(comparison["delta_mean"], signed=True),
+        interval(comparison["ci95"]),
+        wins,
+        number(comparison["p_adjusted"]),
+        number(comparison["mde_80"]),
+        f"**{comparison['verdict']}**",
+    )

@@ -1,0 +1,68 @@
+"""Sentences from the closed vocabulary of each tier; nothing says more than tier, seeds and test allow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from posttrain.artifacts import statistics
+from posttrain.artifacts.verdicts import BELOW_SESOI, BETTER, NO_EFFECT, NO_WIN, WORSE
+from posttrain.reporting.formatting import interval, number, plural
+from posttrain.reporting.summary import changes, completed
+
+_WHERE = {
+    "l1_mechanism": "candidate policies on {dataset}",
+    "l2_tiny_lm": "a tiny language model trained on {dataset}",
+    "l3_real_model": "real checkpoints on {dataset}",
+}
+
+
+def where(artifact: Mapping[str, Any]) -> str:
+    """What the numbers are about."""
+    return _WHERE[artifact["evaluation_protocol"]["tier"]].format(dataset=artifact["runs"][0]["dataset"])
+
+
+def described(artifact: Mapping[str, Any]) -> Iterator[str]:
+    """What the runs alone license."""
+    if artifact["evaluation_protocol"]["tier"] == "l0_smoke":
+        yield "Implemented; checks pass. A smoke test says nothing about performance."
+        return
+    runs = artifact["runs"]
+    done = completed(runs)
+    if len(done) < len(runs):
+        yield f"{plural(len(runs) - len(done), 'seed')} of {len(runs)} did not complete; they stay in the record."
+    found = next((change for change in changes(runs) if change.metric == "accuracy"), None)
+    if found is None:
+        return
+    rose = sum(run["final"]["accuracy"] > run["baseline"]["accuracy"] for run in done)
+    yield (
+        f"Accuracy rose in {rose} of {plural(len(done), 'seed')}, from {number(found.before)} to {number(found.after)} "
+        f"on average, for {where(artifact)}."
+    )
+    smallest, alpha = statistics.min_attainable_p(len(runs)), artifact["evaluation_protocol"].get("alpha", 0.05)
+    if smallest > alpha:
+        yield (
+            f"This describes {plural(len(runs), 'seed')} and licenses no statement of a difference: the smallest p "
+            f"that {len(runs)} can reach is {number(smallest)}."
+        )
+
+
+def compared(artifact: Mapping[str, Any], entry: Mapping[str, Any]) -> str:
+    """One comparison in words, by its verdict."""
+    rival, verdict, method = entry["against"]["method"], entry["verdict"] or "", artifact["method"]
+    # JSON has no tuple: the interval is a list of two, or nothing.
+    numbers = (
+        f"difference {number(entry['delta_mean'], signed=True)}, 95 % interval {interval(entry['ci95'])}, "
+        f"p (Holm) {number(entry['p_adjusted'])}, {plural(entry['n_pairs'], 'paired seed')}"
+    )
+    if verdict.startswith(BETTER):
+        small = " The difference is below the smallest effect of interest." if verdict.endswith(BELOW_SESOI) else ""
+        return f"`{method}` exceeds `{rival}` for {where(artifact)}: {numbers}.{small}"
+    if verdict == WORSE:
+        return f"`{method}` is worse than `{rival}` for {where(artifact)}: {numbers}."
+    if verdict == NO_EFFECT:
+        return f"No measurable difference between `{method}` and `{rival}` for {where(artifact)}: {numbers}."
+    if verdict == NO_WIN:
+        seen = f"; an effect of {number(entry['mde_80'])} would have been seen in 80 % of cases" if entry["mde_80"] else ""
+        return f"No significant difference between `{method}` and `{rival}`: {numbers}{seen}. This is not equality."
+    return f"Against `{rival}`: {verdict}."
