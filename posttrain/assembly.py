@@ -16,11 +16,14 @@ from posttrain.policies.lm_loading import Lora
 from posttrain.policies.vocabulary import same_vocabulary
 from posttrain.ranks import Ranks
 from posttrain.registry import ConfigError, did_you_mean
+from posttrain.samplers.in_process import require_parity, tolerance_of
 from posttrain.settings import TrainConfig
 from posttrain.teachers.base import Surroundings
 from posttrain.tiny import located
 from posttrain.tracking import Evaluator
 from posttrain.trainer import Trainer
+
+PROBED = 4  # completions whose log-probs are compared with the trainer's before anything is trained
 
 
 def pin() -> None:
@@ -62,6 +65,9 @@ def assemble(
 
     _check_rows(config, drawn)
     student: Any = build(config.policy.start, critic)
+    if isinstance(config.policy, CausalLM) and config.algorithm.rollouts != "data":
+        probe = student.sample(drawn.train[:PROBED], 1, None, seed, 0)
+        require_parity(student, probe, tolerance_of(getattr(torch, config.policy.dtype)))
     teacher = None
     if config.teacher is not None:
         known = {name: build(name, False) for name in drawn.checkpoints}

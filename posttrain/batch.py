@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 Source = Literal["student", "teacher", "data"]
@@ -201,6 +202,7 @@ class Batch:
 def concatenate(parts: Sequence[Rollouts], order: Sequence[int]) -> Rollouts:
     """Groups of several rollouts as one, padded to the longest; `order[i]` is the new place of group i."""
     length = max(part.mask.shape[1] for part in parts)
+    width = max(part.prompt_mask.shape[1] for part in parts)
     size = parts[0].group_size
     place = torch.argsort(torch.tensor(order))
     index = (place.unsqueeze(1) * size + torch.arange(size)).flatten()
@@ -211,7 +213,11 @@ def concatenate(parts: Sequence[Rollouts], order: Sequence[int]) -> Rollouts:
             flat = [item for value in values for item in value]
             joined[f.name] = tuple(flat[i] for i in index.tolist())
         elif isinstance(values[0], Tensor):
-            padded = [_pad(v, length) if v.dim() == 2 and f.name in _TOKEN_FIELDS else v for v in values]
+            padded = values
+            if f.name in _TOKEN_FIELDS:
+                padded = [F.pad(value, (0, length - value.shape[1])) for value in values]
+            elif f.name in _PROMPT_FIELDS:
+                padded = [F.pad(value, (width - value.shape[1], 0)) for value in values]
             joined[f.name] = torch.cat(padded)[index]
     return Rollouts(**joined)
 
@@ -229,11 +235,8 @@ def completion_numbers(problems: Sequence[Problem], group_size: int) -> Tensor:
     return (torch.tensor(first).unsqueeze(1) + torch.arange(group_size)).flatten()
 
 
-_TOKEN_FIELDS = {"completion_ids", "mask", "logprobs", "entropy"}
-
-
-def _pad(value: Tensor, length: int) -> Tensor:
-    return torch.nn.functional.pad(value, (0, length - value.shape[1]))
+_TOKEN_FIELDS = {"completion_ids", "mask", "logprobs", "entropy"}  # right-padded
+_PROMPT_FIELDS = {"prompt_ids", "prompt_mask"}  # left-padded
 
 
 def _rows(value: Any, index: slice) -> Any:

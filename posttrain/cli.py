@@ -94,9 +94,13 @@ def _parser() -> argparse.ArgumentParser:
     _add_run(added)
     _add_only_seed(added)
     added = verb("verify", _verify, "check artifacts: structure, derived numbers, digests")
-    added.add_argument("paths", metavar="PATH", nargs="+", type=Path, help="artifact, run folder, or docs/ for the suite")
+    added.add_argument(
+        "paths", metavar="PATH", nargs="+", type=Path, help="artifact, run folder, or docs/ for the suite"
+    )
     added.add_argument("--rerun", action="store_true", help="also train again, as far as the budget goes (V3)")
-    added.add_argument("--budget", type=float, metavar="S", help="seconds an artifact may take to run again (default: 60)")
+    added.add_argument(
+        "--budget", type=float, metavar="S", help="seconds an artifact may take to run again (default: 60)"
+    )
     added.add_argument("--json", action="store_true", help="machine-readable report")
     added.add_argument("--plugin", action="append", default=[], metavar="M|F.py", help="where the dataset comes from")
     added = verb("list", _list, "algorithms, policies, teachers, datasets, rewards, studies and configurations")
@@ -153,7 +157,7 @@ def _compare(options: argparse.Namespace, words: list[str]) -> int:
     from posttrain import settings
     from posttrain.evaluation import experiment
     from posttrain.registry import ConfigError
-    from posttrain.reporting.cli import compare_artifacts
+    from posttrain.reporting.actions import compare_artifacts
     from posttrain.reporting.comparing import named_as_files
 
     if named_as_files(options.algorithms):
@@ -224,7 +228,7 @@ def _verify(options: argparse.Namespace, words: list[str]) -> int:
     import json
 
     from posttrain.artifacts.report import render
-    from posttrain.reporting.cli import verify_paths
+    from posttrain.reporting.actions import verify_paths
 
     reports = verify_paths(options.paths, options.plugin, options.rerun, options.budget)
     if options.json:

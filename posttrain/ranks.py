@@ -62,7 +62,12 @@ def join() -> Ranks:
         return Ranks()
     from accelerate import PartialState
 
-    state = PartialState(cpu=True)
+    try:
+        state = PartialState(cpu=True)
+    except ValueError as error:
+        raise ConfigError(
+            f"launcher: WORLD_SIZE is {announced}, but no other process can be found: {error}. Unset it, or use torchrun."
+        ) from error
     if state.num_processes != announced:
         raise ConfigError(
             f"launcher: WORLD_SIZE is {announced}, but {state.num_processes} process(es) joined. For two processes on "

@@ -340,7 +340,7 @@ def test_a_baseline_over_the_group_needs_two_completions(algorithm):
 
 def test_an_unknown_algorithm_tier_and_configuration_are_refused_with_the_nearest():
     assert refused(algorithm="sparse-op") == "unknown algorithm `sparse-op`. Did you mean `sparse-opd`?"
-    assert "--tier: found 'l9'" in refused(tier="l9")
+    assert "--tier: found 'l2'" in refused(tier="l2")
     message = refused(config="l1-papr")
     assert "--config l1-papr: `sparse-opd` has no such configuration. Did you mean `l1-paper`?" in message
     assert refused(config="nowhere.yaml") == "--config: there is no file nowhere.yaml"

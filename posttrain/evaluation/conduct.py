@@ -6,7 +6,7 @@ import json
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from posttrain.artifacts.comparisons import Rival
 from posttrain.artifacts.digests import bytes_digest, file_digest
 from posttrain.assembly import assemble
 from posttrain.evaluation import records
+from posttrain.evaluation.card import model_card
 from posttrain.evaluation.experiment import Arm, Experiment, vary
 from posttrain.evaluation.study import Results
 from posttrain.evaluation.trackers import write_tensorboard
@@ -168,7 +169,7 @@ class _Session:
             for arm in self.experiment.arms
             for rate in tune.learning_rate
         ]
-        units = [replace_study(unit) for arm in tried for unit in self._units(arm, tune.seeds)]
+        units = [for_tuning(unit) for arm in tried for unit in self._units(arm, tune.seeds)]
         found = [done.run["final"]["accuracy"] for done in self._perform(units)]
         means = [sum(found[i : i + len(tune.seeds)]) / len(tune.seeds) for i in range(0, len(found), len(tune.seeds))]
         chosen, sweeps = [], {}
@@ -228,6 +229,9 @@ class _Session:
         if "tensorboard" in arm.config.report_to:
             write_tensorboard(place / "tensorboard", (row for part in done for row in part.metrics))
         documents.write_atomically(place / "artifact.json", documents.dumps(artifact))
+        for folder in sorted((place / "model").glob("seed-*")):
+            card = model_card(artifact, arm.config, int(folder.name.removeprefix("seed-")))
+            documents.write_atomically(folder / "README.md", card.encode())
         record = manifest.execution_document(self._execution(arm, done))
         documents.write_atomically(place / "execution.json", documents.dumps(record))
 
@@ -267,7 +271,10 @@ class _Session:
             "status": "completed",
             "exit_code": 0,
             "inputs": [],
-            "outputs": [_output(place / name, role) for name, role in roles.items()],
+            "outputs": [
+                *(_output(place, place / name, role) for name, role in roles.items()),
+                *(_output(place, path, "model") for path in sorted((place / "model").rglob("*")) if path.is_file()),
+            ],
             "phases": phases,
             "counters": {key: sum(counter[key] for counter in counters) for key in counted},
             "plugins": [{"name": plugin.name, "sha256": plugin.sha256} for plugin in self.plugins],
@@ -277,13 +284,14 @@ class _Session:
 _COUNTERS = ("_entries", "_calls", "_events", "_updates", "_refreshes", "refills")
 
 
-def replace_study(unit: Unit) -> Unit:
-    """The unit without probes: tuning reads the primary metric alone."""
-    return Unit(unit.arm, unit.algorithm, unit.config, unit.seed, unit.folder / "tuning", None, unit.plugins)
+def for_tuning(unit: Unit) -> Unit:
+    """The unit without probes and without a model to keep: tuning reads the primary metric alone."""
+    return replace(unit, folder=unit.folder / "tuning", study=None, keep=False)
 
 
-def _output(path: Path, role: str) -> dict[str, Any]:
-    return {"path": path.name, "sha256": file_digest(path), "bytes": path.stat().st_size, "role": role}
+def _output(place: Path, path: Path, role: str) -> dict[str, Any]:
+    name = path.relative_to(place).as_posix()
+    return {"path": name, "sha256": file_digest(path), "bytes": path.stat().st_size, "role": role}
 
 
 def _line(row: Mapping[str, Any]) -> bytes:

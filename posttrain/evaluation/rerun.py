@@ -9,6 +9,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -121,10 +122,8 @@ def _beginning(unit: Unit, budget: float) -> tuple[Mapping[str, Any], int]:
             raise _Enough
 
     trainer = assemble(config, unit.seed, folder=unit.folder, report=report)
-    try:
+    with suppress(_Enough):
         trainer.run()
-    except _Enough:
-        pass
     return {"history": rows}, int(rows[-1]["step"])
 
 

@@ -37,6 +37,7 @@ class Unit:
     folder: Path  # where the arm's own files go
     study: str | None = None  # whose probes to measure
     plugins: tuple[str, ...] = ()
+    keep: bool = True  # whether a trained language model is saved
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,7 @@ def perform(unit: Unit, step: Callable[[], None] = lambda: None) -> Done:
     from posttrain import settings
     from posttrain.assembly import assemble, pin
     from posttrain.evaluation.study import Study, studies
+    from posttrain.policies.causal_lm import CausalLMPolicy
     from posttrain.tracking import judge
 
     config = settings.resolve(unit.config, unit.algorithm)
@@ -91,6 +93,8 @@ def perform(unit: Unit, step: Callable[[], None] = lambda: None) -> Done:
         "seed": unit.seed,
         "status": "completed",
     }
+    if unit.keep and isinstance(trainer.policy, CausalLMPolicy):
+        trainer.policy.save(unit.folder / "model" / f"seed-{unit.seed}")
     teacher = trainer.teacher.distribution() if trainer.teacher else None
     if teacher is not None:
         answers = judge(config.evaluation.accuracy, problems.validation, teacher.greedy(problems.validation))

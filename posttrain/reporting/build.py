@@ -87,8 +87,8 @@ def stale(root: Path, built: Built) -> list[str]:
 
 
 def _difference(path: str, found: bytes, expected: bytes) -> str:
-    texts = [data.decode("utf-8", errors="replace").splitlines() for data in (found, expected)]
-    lines = list(difflib.unified_diff(*texts, f"{path} (on disk)", f"{path} (from the artifacts)", lineterm="", n=1))
+    old, new = (data.decode("utf-8", errors="replace").splitlines() for data in (found, expected))
+    lines = list(difflib.unified_diff(old, new, f"{path} (on disk)", f"{path} (from the artifacts)", lineterm="", n=1))
     if not lines:
         return f"{path} differs in its line ends or its last line"
     more = [f"... {len(lines) - _SHOWN_LINES} more lines"] if len(lines) > _SHOWN_LINES else []
@@ -120,9 +120,7 @@ def _text(root: Path, path: str) -> str | None:
         raise SuiteError(f"{path} is not UTF-8: byte {error.start}") from None
 
 
-def _other_texts(
-    root: Path, suite: Suite, methods: Sequence[Method], files: Mapping[str, bytes]
-) -> Iterator[Problem]:
+def _other_texts(root: Path, suite: Suite, methods: Sequence[Method], files: Mapping[str, bytes]) -> Iterator[Problem]:
     """Hand-written Markdown beside the pages: everything published licenses it."""
     names = [*FIXED, *(text for method in methods for text in (method.title, method.summary))]
     for place, bench in ((POST_TRAINING, False), (BENCH, True)):

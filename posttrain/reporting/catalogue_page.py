@@ -17,15 +17,18 @@ from posttrain.reporting.results import OUTCOMES
 def catalogue_page(methods: Sequence[Method], suite: Suite) -> Page:
     """One row per registered method, sorted by name."""
     entries = tuple(entry for entry in suite.entries if not entry.bench)
-    rows = [_row(method, suite) for method in sorted(methods, key=lambda method: method.name)]
-    head = ("method", "what it does", "needs", "L0", "L1", "L2", "L3", "claims", "seconds a seed")
+    listed = sorted(methods, key=lambda method: method.name)
+    rows = [_row(method, suite) for method in listed]
+    head = ("method", "needs", "L0", "L1", "L2", "L3", "claims", "seconds a seed")
     digests = [[file.path, file.digest] for entry in entries for file in entry.files]
     body = [
         f"{plural(len(methods), 'registered method')}. A cell of a tier gives the largest number of published seeds; "
         "a dash is what is missing. Claims are mechanisms under their plan, on the data of the page.",
-        table(head, rows, right=(3, 4, 5, 6, 8)),
-        f"Made from {plural(len(digests), 'file')} whose paths and digests have the digest `{content_digest(digests)}`; "
-        "each page lists its own.",
+        table(head, rows, right=(2, 3, 4, 5, 7)),
+        "## What they do\n\n"
+        + table(("method", "in one line"), [(_link(method), method.summary) for method in listed]),
+        f"Made from {plural(len(digests), 'file')} whose paths and digests have the digest "
+        f"`{content_digest(digests)}`; each page lists its own.",
     ]
     names = tuple(text for method in methods for text in (method.title, method.summary))
     return Page(f"{POST_TRAINING}/README.md", "Post-training methods", body, (), licence_of(entries), names)
@@ -39,13 +42,16 @@ def _row(method: Method, suite: Suite) -> tuple[str, ...]:
     decided = ", ".join(f"{claims[outcome]} {outcome}" for outcome in OUTCOMES if claims[outcome])
     open_claims = f"{len(method.claims)} open" if method.claims else MISSING
     return (
-        f"[`{method.name}`]({method.folder}/README.md)",
-        method.summary,
+        _link(method),
         ", ".join(method.needs) or MISSING,
         *(_seeds(entries, tier) for tier in TIERS),
         decided or open_claims,
         _seconds(entries),
     )
+
+
+def _link(method: Method) -> str:
+    return f"[`{method.name}`]({method.folder}/README.md)"
 
 
 def _seeds(entries: Sequence[Entry], tier: str) -> str:

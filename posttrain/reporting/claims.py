@@ -25,7 +25,9 @@ _NAMES = (
     re.compile(r"\b(?:19|20)\d{2}\b(?![.%])"),  # years
     re.compile(r"\bv?\d+(?:\.\d+){2,}\b|\bv\d+(?:\.\d+)*\b|(?<=version )\d+(?:\.\d+)*"),  # versions
     re.compile(r"\b(?:sections?|eqs?\.?|equations?|tables?|figures?|figs?\.?|chapters?|§)\s*\(?\d+(?:\.\d+)*\)?", re.I),
-    re.compile(r"\b9[05] %(?= (?:t |BCa )?(?:confidence )?(?:intervals?|half-width)\b)|\b80 %(?= of cases| power)"),  # how results are given
+    re.compile(
+        r"\b9[05] %(?= (?:t |BCa )?(?:confidence )?(?:intervals?|half-width)\b)|\b80 %(?= of cases| power)"
+    ),  # how results are given
 )
 _NUMBER = re.compile(
     r"(?<![\w.,/-])(?P<sign>[-+−±]?)(?P<value>\d+(?:\.\d+)?(?:e[-+]?\d+)?)(?P<unit>\s?%|\s?(?:x|×|fold|-fold|times|points?|pp)\b)?"
@@ -47,7 +49,9 @@ class Problem:
         return f"{self.path}:{self.line}: {self.message}"
 
 
-def check_text(path: str, text: str, licence: Licence, names: Iterable[str] = (), method: str = "ALGO") -> list[Problem]:
+def check_text(
+    path: str, text: str, licence: Licence, names: Iterable[str] = (), method: str = "ALGO"
+) -> list[Problem]:
     """Everything in a Markdown text that has no licence; `names` are titles and the like, which may stand anywhere."""
     hidden = _mask(text, licence.quotes, names)
     found = [*_counts(hidden, licence, method), *_numbers(hidden, licence, method), *_words(hidden, licence, method)]
@@ -88,7 +92,7 @@ def _numbers(text: str, licence: Licence, method: str) -> Iterator[tuple[int, st
 
 
 def _needed(method: str) -> str:
-    return f"it would take a run that gives it: posttrain train {method} (or reproduce, compare), then posttrain publish"
+    return f"it would take a run that gives it: posttrain train {method} (reproduce, compare), then posttrain publish"
 
 
 def _words(text: str, licence: Licence, method: str) -> Iterator[tuple[int, str]]:
@@ -100,4 +104,7 @@ def _words(text: str, licence: Licence, method: str) -> Iterator[tuple[int, str]
             taken.append(match.span())
             if not word.needs & licence.marks:
                 needed = word.run.format(method=method)
-                yield match.start(), f"{match[0]!r} has no licence: no published outcome says so. It would take {needed}"
+                yield (
+                    match.start(),
+                    f"{match[0]!r} has no licence: no published outcome says so. It would take {needed}",
+                )

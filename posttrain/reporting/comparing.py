@@ -88,7 +88,9 @@ def _finished(path: Path, verify: Verify) -> Finished:
     except (DocumentError, OSError) as error:
         raise Refused(f"{path}: {error}") from None
     if not isinstance(value, Mapping) or "schema_version" not in value:
-        raise Refused(f"{path} is no artifact of a method; bench artifacts are put side by side by: posttrain bench report")
+        raise Refused(
+            f"{path} is no artifact of a method; bench artifacts are put side by side by: posttrain bench report"
+        )
     report = verify(path)
     if report.exit_code:
         failed = [f"{check.name}: {check.message}" for check in report.checks if check.status == "failed"]
@@ -102,7 +104,11 @@ def _require_pair(a: Finished, b: Finished) -> None:
     one, other = a.value, b.value
     names = f"{one['method']} ({a.path}) and {other['method']} ({b.path})"
     methods = dict.fromkeys(value["method"].split(".")[0] for value in (one, other))
-    again = f"posttrain compare {' '.join(methods)}" if len(methods) > 1 else f"one run of posttrain reproduce {one['method']}"
+    again = (
+        f"posttrain compare {' '.join(methods)}"
+        if len(methods) > 1
+        else f"one run of posttrain reproduce {one['method']}"
+    )
     if sorted(one["seeds"]) != sorted(other["seeds"]):
         found = f"{seeds(sorted(one['seeds']))} and {seeds(sorted(other['seeds']))}"
         raise Refused(f"{names} have other seeds: {found}. Needed: both under the same: {again} seeds=...")
@@ -124,8 +130,8 @@ def render(found: Comparison) -> str:
     first = found.artifacts[0].value
     protocol = first["evaluation_protocol"]
     lines = [
-        f"{first['method']} minus each rival: {protocol['primary_metric'].rpartition('/')[2]} after training, paired by "
-        f"seed ({protocol['direction']})",
+        f"{first['method']} minus each rival: {protocol['primary_metric'].rpartition('/')[2]} after training, paired "
+        f"by seed ({protocol['direction']})",
         f"exact two-sided sign-flip test, Holm over a family of {found.family_size} at {declared(protocol['alpha'])}",
     ]
     for entry in found.entries:
@@ -161,5 +167,7 @@ def _notes(found: Comparison) -> list[str]:
         )
     needed = seeds_needed(protocol["alpha"], found.family_size)
     if len(first["seeds"]) < needed:
-        notes.append(f"note: {len(first['seeds'])} seeds cannot reach {declared(protocol['alpha'])}; {needed} are the least")
+        notes.append(
+            f"note: {len(first['seeds'])} seeds cannot reach {declared(protocol['alpha'])}; {needed} are the least"
+        )
     return notes

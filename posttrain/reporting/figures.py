@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import importlib.util
 import io
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cache
+from typing import Any, cast
 
 from posttrain.artifacts.digests import content_digest
 from posttrain.reporting.summary import METRICS, across, completed, curve
@@ -99,17 +101,20 @@ def draw(figure: Figure) -> bytes:
     version = available()
     if version is None:
         raise FigureError("figures need matplotlib: pip install 'posttrain[docs]'")
+    return _draw(figure.kind, json.dumps(figure.data), figure.digest, version)
+
+
+@cache
+def _draw(kind: str, data: str, digest: str, version: str) -> bytes:
     import matplotlib as mpl
     from matplotlib.backends.backend_svg import FigureCanvasSVG
 
-    with mpl.rc_context(_style(figure.digest)):
-        made = _PAINTERS[figure.kind](figure.data)
+    with mpl.rc_context(cast(Any, _style(digest))):
+        made = _PAINTERS[kind](json.loads(data))
         buffer = io.BytesIO()
         FigureCanvasSVG(made).print_svg(buffer, metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
-    text = buffer.getvalue()
-    # A fixed viewBox scales with the page; the width of matplotlib's points would not.
-    head, _, body = text.partition(b"<svg ")
-    comment = f"<!-- posttrain figure {figure.digest}, matplotlib {version} -->\n".encode()
+    head, _, body = buffer.getvalue().partition(b"<svg ")
+    comment = f"<!-- posttrain figure {digest}, matplotlib {version} -->\n".encode()
     return head + comment + b"<svg " + b"\n".join(line.rstrip() for line in body.split(b"\n"))
 
 

@@ -63,8 +63,9 @@ def read_run(folder: Path) -> Run:
     """Everything a report needs; ReportError names what is missing or broken."""
     try:
         artifact, plan, execution = (read(folder / f"{name}.json") for name in ("artifact", "plan", "execution"))
-        rows = [_lines(folder / f"{name}.jsonl") for name in ("metrics", "samples")]
-        return Run(artifact, plan["plan"], execution["execution"], *rows, file_digest(folder / "artifact.json"))
+        metrics, samples = (_lines(folder / f"{name}.jsonl") for name in ("metrics", "samples"))
+        digest = file_digest(folder / "artifact.json")
+        return Run(artifact, plan["plan"], execution["execution"], metrics, samples, digest)
     except FileNotFoundError as error:
         raise ReportError(f"{folder} is incomplete: there is no {Path(error.filename).name}") from None
     except DocumentError as error:
@@ -180,7 +181,13 @@ def _curves(run: Run) -> Iterator[str]:
     runs = run.artifact["runs"]
     yield '<h2>Held-out measurements</h2>\n<p><button id="lines" aria-pressed="false">hide single seeds</button></p>'
     rows = [
-        (", ".join(METRICS[c.metric]), number(c.before), number(c.after), number(c.change, signed=True), interval(c.ci95))
+        (
+            ", ".join(METRICS[c.metric]),
+            number(c.before),
+            number(c.after),
+            number(c.change, signed=True),
+            interval(c.ci95),
+        )
         for c in changes(runs)
     ]
     yield table(("metric", "before", "after", "change", "95 % interval of the change"), rows, range(1, 5))
@@ -221,6 +228,7 @@ def _sources(run: Run) -> str:
     config = json.dumps(run.execution["config"], indent=2, ensure_ascii=False)
     rows = [("artifact.json", run.digest), ("plan", run.artifact["evaluation_protocol"].get("plan_sha256", "none"))]
     return (
-        f"<h2>Where this comes from</h2>\n{table(('what', 'SHA-256'), rows)}\n<pre>{escape(command(run.execution))}</pre>\n"
+        f"<h2>Where this comes from</h2>\n{table(('what', 'SHA-256'), rows)}\n"
+        f"<pre>{escape(command(run.execution))}</pre>\n"
         f"<details><summary>configuration, every default spelled out</summary><pre>{escape(config)}</pre></details>"
     )

@@ -36,7 +36,9 @@ _L3 = "a formal comparison on real checkpoints (tier L3, three or more trainings
 
 # Marks are given by `marks_of`. The order is that of the messages.
 WORDS = (
-    Word(r"outperform\w*|state[- ]of[- ]the[- ]art|sota|superior\w*|best[- ]in[- ]class", frozenset({"l3 better"}), _L3),
+    Word(
+        r"outperform\w*|state[- ]of[- ]the[- ]art|sota|superior\w*|best[- ]in[- ]class", frozenset({"l3 better"}), _L3
+    ),
     Word(r"llms?|large language models?|language models?", frozenset({"language model"}), "a run at tier L2 or L3"),
     Word(r"insignifican\w*|(?:no|not|without a?) ?(?:statistically )?significan\w*", frozenset({"tested"}), _COMPARE),
     Word(r"significan\w*", frozenset({"better", "worse"}), _COMPARE),

@@ -84,7 +84,9 @@ def _supervision(method: Method, entries: Sequence[Entry]) -> str:
     costs = "No run is published, so its cost is not known."
     if rows:
         head = ("run", "supervised share", "online teacher calls", "prefill calls", "critic updates", "seconds a seed")
-        costs = table(head, rows, right=range(1, 6)) + "\n\nCounts are over all seeds; seconds are of the recorded machine."
+        costs = (
+            table(head, rows, right=range(1, 6)) + "\n\nCounts are over all seeds; seconds are of the recorded machine."
+        )
     return f"## Supervision and cost\n\nUnder its defaults it needs:\n\n{needs}\n\n{costs}"
 
 
@@ -136,9 +138,7 @@ def _history(entries: Sequence[Entry], suite: Suite, folder: str) -> str:
         cells = (link, seeds(entry.value["seeds"]), number(found.before), number(found.after), f"**{mark}**{by}")
         rows.append(cells)
     head = ("record", "seeds", "accuracy before", "after", "standing")
-    return (
-        "## Records from before this project\n\nThey serve no comparison.\n\n" + table(head, rows, right=(2, 3))
-    )
+    return "## Records from before this project\n\nThey serve no comparison.\n\n" + table(head, rows, right=(2, 3))
 
 
 def _pitfalls(method: Method) -> str:

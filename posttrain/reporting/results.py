@@ -26,7 +26,9 @@ def claims(method: Method, entries: Sequence[Entry]) -> str:
     """Every decided claim with what was predicted and measured; all outcomes look alike."""
     decided = [(entry, claim) for entry in entries for claim in entry.value.get("mechanism", {}).get("claims", [])]
     if not decided:
-        planned = f"It has {plural(len(method.claims), 'claim')} to decide: {', '.join(method.claims)}." * bool(method.claims)
+        planned = f"It has {plural(len(method.claims), 'claim')} to decide: {', '.join(method.claims)}." * bool(
+            method.claims
+        )
         return f"## Mechanism claims\n\nNone is decided yet. {planned}".rstrip()
     counted = Counter(claim["outcome"] for _, claim in decided)
     said = ", ".join(f"{counted[outcome]} {outcome}" for outcome in OUTCOMES if counted[outcome])
@@ -43,8 +45,8 @@ def claims(method: Method, entries: Sequence[Entry]) -> str:
         for _, claim in sorted(decided, key=lambda pair: (pair[0].artifact.path, pair[1]["id"]))
     ]
     return (
-        f"## Mechanism claims\n\n{said[:1].upper()}{said[1:]}. Prediction, rule and threshold were written into the plan "
-        f"before the runs.\n\n{table(head, rows)}"
+        f"## Mechanism claims\n\n{said[:1].upper()}{said[1:]}. Prediction, rule and threshold were written into the "
+        f"plan before the runs.\n\n{table(head, rows)}"
     )
 
 

@@ -29,7 +29,11 @@ def sample_blocks(samples: Sequence[Mapping[str, Any]]) -> str:
 
 def _block(row: Mapping[str, Any]) -> str:
     right = row["completion"].strip() == str(row["answer"]).strip()
-    mark = "<span class=right>✓ equals the answer</span>" if right else "<span class=wrong>✗ differs from the answer</span>"
+    mark = (
+        "<span class=right>✓ equals the answer</span>"
+        if right
+        else "<span class=wrong>✗ differs from the answer</span>"
+    )
     return (
         f'<div class=sample data-seed="{int(row["seed"])}"><div class=muted>seed {int(row["seed"])}, step '
         f"{int(row['step'])}, {escape(str(row['problem']))} · {mark}</div>\n<div>{escape(str(row['prompt']))}</div>\n"

@@ -63,6 +63,8 @@ def compared(artifact: Mapping[str, Any], entry: Mapping[str, Any]) -> str:
     if verdict == NO_EFFECT:
         return f"No measurable difference between `{method}` and `{rival}` for {where(artifact)}: {numbers}."
     if verdict == NO_WIN:
-        seen = f"; an effect of {number(entry['mde_80'])} would have been seen in 80 % of cases" if entry["mde_80"] else ""
+        seen = (
+            f"; an effect of {number(entry['mde_80'])} would have been seen in 80 % of cases" if entry["mde_80"] else ""
+        )
         return f"No significant difference between `{method}` and `{rival}`: {numbers}{seen}. This is not equality."
     return f"Against `{rival}`: {verdict}."

@@ -45,8 +45,8 @@ def _change(metric: str, runs: Sequence[Mapping[str, Any]]) -> Change:
     differences = [b - a for a, b in zip(before, after, strict=True)]
     found = statistics.interval(differences)
     ends = None if found is None else (found.low, found.high)
-    means = [statistics.mean(values) for values in (before, after, differences)]
-    return Change(metric, *means, ends)
+    start, end, moved = (statistics.mean(values) for values in (before, after, differences))
+    return Change(metric, start, end, moved, ends)
 
 
 def across(curves: Sequence[Sequence[tuple[float, float]]]) -> list[tuple[float, float, float, float]]:

@@ -23,6 +23,12 @@ from posttrain.registry import ConfigError
 PACKAGE = REPOSITORY / "posttrain"
 
 
+@pytest.fixture(autouse=True)
+def same_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The package counts as unchanged, even where someone edits it while the tests run."""
+    monkeypatch.setattr(conduct_module, "code_digest", lambda root: "sha256:" + "0" * 64)
+
+
 def artifact(folder: Path) -> bytes:
     return (folder / "artifact.json").read_bytes()
 
@@ -106,13 +112,24 @@ def test_a_damaged_cell_is_run_again_and_counted(tmp_path: Path, damage: str) ->
     path = tmp_path / "run" / "cells" / "idea-1-seed-3.json"
     data = path.read_bytes()
     other = (tmp_path / "run" / "cells" / "idea-1-seed-4.json").read_bytes()
-    metric = data.index(b'"metric": ') + 10
-    flipped = data[:metric] + bytes([data[metric] ^ 1]) + data[metric + 1 :]
+    digit = data.index(b",", data.index(b'"metric": ')) - 1  # still a number, and another one
+    flipped = data[:digit] + bytes([data[digit] ^ 1]) + data[digit + 1 :]
     path.write_bytes({"flip": flipped, "cut": data[:-20], "empty": b"", "swap": other}[damage])
     conduct(load(PLANTED), tmp_path / "run")
     record = json.loads((tmp_path / "run" / "execution.json").read_text())["execution"]
     assert record["counters"]["cells_refused"] == 1
     assert path.read_bytes() == data
+    assert artifact(tmp_path / "run") == whole
+
+
+def test_cells_of_other_code_are_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    conduct(load(PLANTED), tmp_path / "run")
+    whole = artifact(tmp_path / "run")
+    (tmp_path / "run" / "execution.json").unlink()
+    monkeypatch.setattr(conduct_module, "code_digest", lambda root: "sha256:" + "1" * 64)
+    conduct(load(PLANTED), tmp_path / "run")
+    record = json.loads((tmp_path / "run" / "execution.json").read_text())["execution"]
+    assert record["counters"] == {"cells_read": 0, "cells_refused": 40}
     assert artifact(tmp_path / "run") == whole
 
 

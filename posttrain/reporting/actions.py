@@ -1,0 +1,110 @@
+"""What the verbs of the command line do with published and finished runs; heavy imports inside each function."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from posttrain.artifacts.report import Report
+    from posttrain.reporting.facts import Method
+
+FAILED = 1
+
+
+def say(error: Exception, code: int = FAILED) -> int:
+    print(f"posttrain: {error}", file=sys.stderr)
+    return code
+
+
+def methods_of(plugins: list[str]) -> list[Method]:
+    from posttrain.evaluation.facts import methods
+    from posttrain.registry import load_plugins
+
+    load_plugins(plugins)
+    return methods()
+
+
+def verifier(plugins: list[str]) -> Any:
+    """`verify` with the generators and the code that are at hand."""
+    from posttrain.artifacts.verify import verify
+    from posttrain.registry import load_plugins
+
+    load_plugins(plugins)
+    from posttrain.bench.planning import regenerate as regenerate_track
+    from posttrain.evaluation.records import regenerate
+
+    package = Path(__file__).parent.parent
+    return lambda path: verify(path, fingerprints=lambda d: regenerate_track(d) or regenerate(d), package_root=package)
+
+
+def verify_paths(paths: list[Path], plugins: list[str], rerun: bool, budget: float | None) -> list[Report]:
+    """Reports on artifacts, run folders and `docs/` folders; `rerun` adds level V3."""
+    from posttrain.reporting.suite_checks import is_suite, verify_suite
+
+    check = verifier(plugins)
+    if rerun:
+        from posttrain.evaluation import rerun as third
+
+        plain = check
+
+        def check(path: Path) -> Report:
+            return third.rerun(plain(path), path, third.BUDGET if budget is None else budget)
+
+    reports = []
+    for path in paths:
+        reports += verify_suite(path.resolve().parent, methods_of([]), check) if is_suite(path) else [check(path)]
+    return reports
+
+
+def rerun_published(root: Path, what: str, methods: list[Method]) -> None:
+    """Runs published commands again, each in a scratch folder, and replaces what was there by what they give."""
+    import tempfile
+
+    from posttrain import cli
+    from posttrain.reporting import publishing
+    from posttrain.reporting.page import command
+    from posttrain.reporting.reading import SuiteError, read_suite
+    from posttrain.reporting.selecting import selected
+
+    for entry in selected(read_suite(root), what, methods):
+        assert entry.execution is not None
+        record = entry.execution.value["execution"]
+        print(f"running again: {command(record)}", flush=True)
+        with tempfile.TemporaryDirectory() as scratch:
+            folder = Path(scratch) / "run"
+            if code := cli.main([*record["argv"][1:], "--output", str(folder)]):
+                raise SuiteError(
+                    f"{entry.artifact.path}: its command ended with exit code {code}; nothing was replaced"
+                )
+            try:
+                made = publishing.publication(folder, verifier([]))
+                publishing.put(root, made, replace=True)
+            except publishing.Refused as error:
+                raise SuiteError(f"{entry.artifact.path} was not replaced: {error}") from None
+
+
+def compare_artifacts(words: list[str], output: Path | None, plugins: list[str]) -> int:
+    """`posttrain compare A.json B.json`: tables, verdicts, and a folder with the numbers and the figure."""
+    from posttrain.artifacts.digests import content_digest
+    from posttrain.artifacts.documents import dumps, write_atomically
+    from posttrain.reporting import comparing, figures
+
+    try:
+        found = comparing.compare_files([Path(word) for word in words], verifier(plugins))
+    except comparing.Refused as error:
+        return say(ValueError(f"compare: refused: {error}"))
+    names = "-vs-".join(artifact.value["method"] for artifact in found.artifacts)
+    folder = output or Path("runs") / f"{names}-{content_digest(found.as_json()).removeprefix('sha256:')[:8]}"
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomically(folder / "comparison.json", dumps(found.as_json()))
+    print(comparing.render(found))
+    metric = found.artifacts[0].value["evaluation_protocol"]["primary_metric"].rpartition("/")[2]
+    try:
+        write_atomically(folder / "differences.svg", figures.draw(figures.differences(found.entries, metric)))
+        print(folder / "differences.svg")
+    except figures.FigureError as error:
+        print(f"note: no figure: {error}")
+    print(folder / "comparison.json")
+    return 0
