@@ -2,7 +2,8 @@
 
     python benchmarks/bench_tracks.py [TRACK ...] [--whole]
 
-For each track: seconds of one training of either arm (median of three seeds), the number of trainings of a default run,
+For each track: processor seconds of one training of either arm (median of three seeds; wall time would measure the
+machine's other work too), the number of trainings of a default run,
 what they add up to on one core, and the same for more seeds and cells. `--whole` also times a default run with two
 processes, plan and artifact included.
 """
@@ -31,7 +32,7 @@ def main(words: list[str]) -> None:
 
 
 def measure(bench: Bench, whole: bool) -> dict[str, Any]:
-    """Seconds per training and what a run adds up to."""
+    """Processor seconds per training and what a run adds up to."""
     perform(bench, Unit("baseline", 0, 0))  # imports and first allocations
     each = {arm: statistics.median(_timed(bench, arm, seed) for seed in (0, 1, 2)) for arm in ("baseline", "idea")}
     pair = sum(each.values())
@@ -60,9 +61,9 @@ def measure(bench: Bench, whole: bool) -> dict[str, Any]:
 
 
 def _timed(bench: Bench, arm: str, seed: int) -> float:
-    began = time.perf_counter()
+    began = time.process_time()
     perform(bench, Unit(arm, 0, seed))
-    return time.perf_counter() - began
+    return time.process_time() - began
 
 
 if __name__ == "__main__":

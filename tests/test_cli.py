@@ -165,7 +165,7 @@ def test_verify_reports_as_json_one_entry_a_path(capsys):
 
 # -- bad input --------------------------------------------------------------------------------------------------------
 
-CLASH = '''
+CLASH = """
 from dataclasses import dataclass
 from posttrain.registry import algorithms
 
@@ -173,7 +173,7 @@ from posttrain.registry import algorithms
 @dataclass(frozen=True)
 class Mine:
     pass
-'''
+"""
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ class Mine:
         (["train", "grpo", "--learning-rate=1"], ["Write learning_rate=VALUE"]),
         (["train", "grpo", "--out", "x"], ["--out"]),
         (["train", "grpoo"], ["unknown algorithm `grpoo`. Did you mean `grpo`?"]),
-        (["train", "grpo", "learning_rat=1"], ["learning_rat: there is no such setting. Did you mean `learning_rate`?"]),
+        (["train", "grpo", "learning_rat=1"], ["learning_rat: there is no such setting.", "`learning_rate`?"]),
         (["train", "grpo", "steps=1", "steps=2"], ["steps: given twice"]),
         (["train", "grpo", "steps=2.5"], ["steps: found 2.5, expected a whole number"]),
         (["train", "grpo", "learning_rate=-1"], ["learning_rate: found -1", "a number above 0"]),
@@ -276,7 +276,7 @@ def test_list_shows_every_kind_of_part_and_as_json_its_options(capsys):
             assert entry["summary"] in text
     sparse = data["algorithms"]["sparse-opd"]
     assert sparse["paper"] == "2609.04565"
-    assert sparse["configurations"] == ["l1", "l1-paper"]
+    assert {"l1", "l1-paper"} <= set(sparse["configurations"])
     assert sparse["claims"] == ["S1", "S2", "S3", "S4", "S5a", "S5b"]
     assert "select" in sparse["options"]
     assert all(entry["claims"] for entry in data["algorithms"].values())

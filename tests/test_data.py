@@ -1,4 +1,4 @@
-"""Datasets: the recorded draws number by number, fingerprints that never move, and answers that follow from the truth."""
+"""Datasets: the recorded draws number by number, fingerprints that never move, answers that follow from the truth."""
 
 import math
 from dataclasses import replace
@@ -36,12 +36,12 @@ def everything(problems):
             (42, 43, 44),
             "922900a453abc6ecd8589839982636485f9b7691735caa26b3b495c747e8cad2",
         ),
-        ("decisions", {}, (0, 1), "8d2f14ee491f8f596e81176f5c231ff1ee555e494b38d1d041ed960ed7c28b04"),
+        ("decisions", {}, (0, 1), "31b8a831b758804c2c1185e26735b8ecd49a86053cb0c4ed420be5d926b8fee6"),
         (
             "decisions",
             {"positions": 8, "minimum_positions": 3, "prefix": 0.5, "hidden": 2},
             (0, 1),
-            "94bb2a97a580b3d79df2248d5c5457a55238ed237c8ab8199907d3fd1b7f8380",
+            "1f6edd63d452c50a03c97b0088bf081f04bb70fbf4fa2bd0db71c9ceca896c7b",
         ),
         ("preferences", {}, (0, 1), "7e6a62c7ef4389af85d85b0ab15db5e881c260ed9b63ecb45e39c16d1fd6f273"),
     ],
@@ -215,10 +215,9 @@ def test_with_a_prefix_the_right_token_depends_on_the_one_before():
     assert [p.answer for p in replace(SMALL, prefix=0.8).build(0).train] != [p.answer for p in SMALL.build(0).train]
 
 
-@pytest.mark.xfail(reason="1 to 4 % of the positions are exact ties, which rounding breaks", strict=True)
 @pytest.mark.parametrize("options", [{}, {"known": 8, "new": 24, "hidden": 8}, {"positions": 8, "known": 4, "new": 4}])
 def test_every_position_has_one_right_token(options):
-    """Features and directions are whole numbers, so that two tokens can be worth exactly the same."""
+    """Features and directions are whole numbers: tokens that would be worth exactly the same are drawn again."""
     problems = Decisions(32, 8, **options).build(0)
     teacher = problems.checkpoints["teacher"]
     assert all(clear(values_of(p, teacher, 8)).all() for p in everything(problems))
@@ -350,7 +349,7 @@ def test_the_reward_is_linear_in_the_features_with_weights_of_the_given_length()
     problems = Preferences(scale=3.0).build(1)
     features = np.concatenate([p.features[0] for p in problems.train])
     reward = np.concatenate([p.meta["reward"] for p in problems.train])
-    weight, residual, *_ = np.linalg.lstsq(features, reward, rcond=None)
+    weight = np.linalg.lstsq(features, reward, rcond=None)[0]
     assert np.linalg.norm(weight) == pytest.approx(3.0, abs=1e-12)
     assert features @ weight == pytest.approx(reward, abs=1e-12)
     assert all(p.answer == str(p.meta["reward"].argmax()) for p in everything(problems))

@@ -1,4 +1,4 @@
-"""Whole experiments: what a run folder holds, which bytes it holds, what is compared and decided, what counts as done."""
+"""Whole experiments: what a run folder holds, byte for byte, what is compared and decided, what counts as done."""
 
 import json
 import math
@@ -98,8 +98,8 @@ def test_the_artifact_keeps_its_schema_and_has_what_a_new_one_owes(trained):
 def test_the_artifact_holds_nothing_that_a_rerun_elsewhere_would_not_reproduce(trained):
     """No time, host, path, commit or version."""
     text = (trained / "artifact.json").read_text()
-    machine = (os.uname().nodename, str(trained.parent), str(ROOT), "started_at", "wall_seconds", sys.version.split()[0])
-    assert not [word for word in machine if word in text]
+    machine = (os.uname().nodename, str(trained.parent), str(ROOT), sys.version.split()[0])
+    assert not [word for word in (*machine, "started_at", "wall_seconds") if word in text]
 
 
 def test_the_execution_record_tells_how_the_run_came_about(trained):
@@ -395,7 +395,9 @@ def test_a_claim_is_decided_by_its_rule_and_threshold(rule, threshold, values, o
         assert found["measured"][name] == pytest.approx(value, abs=1e-4)
 
 
-@pytest.mark.parametrize("rule", ["interval above threshold", "every interval above threshold", "value at most threshold"])
+@pytest.mark.parametrize(
+    "rule", ["interval above threshold", "every interval above threshold", "value at most threshold"]
+)
 def test_a_quotient_without_meaning_makes_its_claim_inconclusive(rule):
     found = claim(rule, 0.0, {"a": ratio([1, 2], [1, 0])}).decide(Results({}))
     assert (found["measured"], found["outcome"]) == (None, "inconclusive")
@@ -407,7 +409,7 @@ def test_one_seed_decides_nothing_by_an_interval():
 
 
 def test_a_rule_outside_the_closed_list_is_refused():
-    with pytest.raises(ConfigError, match="claim X: unknown rule 'looks good'. Write one of: value at least"):
+    with pytest.raises(ConfigError, match=r"claim X: unknown rule 'looks good'\. Write one of: value at least"):
         claim("looks good")
 
 
@@ -418,7 +420,8 @@ def synthetic(**arms: tuple[list[float], list[float]]) -> Results:
         start = {"accuracy": 0.5, "kl_from_teacher": 1.0}
         return {"baseline": start, "final": {"accuracy": accuracy, "kl_from_teacher": distance}}
 
-    return Results({name.replace("_", "-"): [one(*pair) for pair in zip(*arm, strict=True)] for name, arm in arms.items()})
+    runs = {name: [one(*pair) for pair in zip(*arm, strict=True)] for name, arm in arms.items()}
+    return Results({name.replace("_", "-"): found for name, found in runs.items()})
 
 
 def near(level: float) -> list[float]:
@@ -583,7 +586,12 @@ def test_the_main_artifact_is_written_after_those_of_its_rivals(monkeypatch):
     from posttrain.artifacts import documents
 
     written, write = [], documents.write_atomically
-    monkeypatch.setattr(documents, "write_atomically", lambda path, data: (written.append(str(path)), write(path, data)))
+
+    def watched(path, data):
+        written.append(str(path))
+        write(path, data)
+
+    monkeypatch.setattr(documents, "write_atomically", watched)
     run("grpo", "rloo", *TINY, "seeds=1", verb="compare")
     finals = [path for path in written if path.endswith(("artifact.json", "execution.json"))]
     places = ["out/arms/rloo/artifact.json", "out/arms/rloo/execution.json", "out/artifact.json", "out/execution.json"]

@@ -165,7 +165,7 @@ def test_an_error_on_one_rank_ends_all_of_them_and_leaves_no_artifact(tmp_path):
     assert not (tmp_path / "run" / "artifact.json").exists()
 
 
-GRADIENTS = '''
+GRADIENTS = """
 import json, sys
 import torch
 from posttrain import ranks
@@ -188,7 +188,7 @@ for name in ("grpo", "ppo", "dpo"):
 if joined.main:
     json.dump(found, open(sys.argv[1], "w"))
 ranks.leave(joined)
-'''
+"""
 
 
 def test_rows_spread_over_processes_give_the_gradient_the_update_and_the_diagnostics_of_one(tmp_path):

@@ -265,6 +265,8 @@ def test_each_of_those_calls_would_be_noticed(code):
     assert unsafe(ast.parse(code))
 
 
-@pytest.mark.parametrize("code", ["importlib.import_module('rich')", "torch.load(path, weights_only=True)", "model.eval()"])
+@pytest.mark.parametrize(
+    "code", ["importlib.import_module('rich')", "torch.load(path, weights_only=True)", "model.eval()"]
+)
 def test_their_harmless_relatives_are_not(code):
     assert unsafe(ast.parse(code)) == []

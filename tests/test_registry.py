@@ -76,7 +76,7 @@ def test_a_name_taken_twice_is_refused_and_the_first_one_stays(things):
     class Other:
         pass
 
-    with pytest.raises(ConfigError, match="thing `one` is registered twice. Give one of them another name"):
+    with pytest.raises(ConfigError, match=r"thing `one` is registered twice\. Give one of them another name"):
         things.register("one")(Other)
     assert things.get("one") is Thing
 
@@ -84,14 +84,14 @@ def test_a_name_taken_twice_is_refused_and_the_first_one_stays(things):
 def test_an_unknown_name_is_refused_with_the_nearest_one(things):
     for name in ("sparse-opd", "opd", "grpo"):
         things.register(name)(Thing)
-    with pytest.raises(ConfigError, match="unknown thing `sparse_opd`. Did you mean `sparse-opd`?"):
+    with pytest.raises(ConfigError, match=r"unknown thing `sparse_opd`\. Did you mean `sparse-opd`\?"):
         things.get("sparse_opd")
 
 
 def test_an_unknown_name_that_is_near_to_nothing_lists_what_there_is(things):
     for name in ("opd", "grpo"):
         things.register(name)(Thing)
-    with pytest.raises(ConfigError, match="unknown thing `zzz`. Known: grpo, opd."):
+    with pytest.raises(ConfigError, match=r"unknown thing `zzz`\. Known: grpo, opd\."):
         things.get("zzz")
 
 

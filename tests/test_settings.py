@@ -173,7 +173,7 @@ def test_steps_are_a_whole_number_and_nothing_that_looks_like_one(value):
 
 @pytest.mark.parametrize("value", [2.0, True, None, [2], {"a": 1}, "2.0"])
 def test_steps_from_python_are_held_to_the_same(value):
-    with pytest.raises(ConfigError, match="steps: found .*, expected a whole number"):
+    with pytest.raises(ConfigError, match=r"steps: found .*, expected a whole number"):
         load("grpo", overrides={"steps": value})
 
 
@@ -340,7 +340,7 @@ def test_a_baseline_over_the_group_needs_two_completions(algorithm):
 
 def test_an_unknown_algorithm_tier_and_configuration_are_refused_with_the_nearest():
     assert refused(algorithm="sparse-op") == "unknown algorithm `sparse-op`. Did you mean `sparse-opd`?"
-    assert "--tier: found 'l2'" in refused(tier="l2")
+    assert "--tier: found 'l9'" in refused(tier="l9")
     message = refused(config="l1-papr")
     assert "--config l1-papr: `sparse-opd` has no such configuration. Did you mean `l1-paper`?" in message
     assert refused(config="nowhere.yaml") == "--config: there is no file nowhere.yaml"
@@ -410,12 +410,12 @@ keys = st.one_of(
     st.builds("algorithm.select.{}".format, st.sampled_from(OPTIONS)),
     st.text(max_size=8),
 )
+NOTHING = ["", "null", "true", "[]", "{}", "???", "${x}", "${oc.env:HOME}", "*a", "&a [*a]", "!!set {1}"]
+NUMBERS = ["1", "-1", "0", "1e400", "-.inf", ".nan", "1" * 400, "0o17", "2020-01-01", "42-44", "1,2"]
+NESTED = ["[1, [2]]", "{a: {b: c}}", "{1: 2}", "{null: 1}", "{name: frozen, policy: x}"]
+NAMES = ["decisions", "frozen", "cached", "tree", "exact", "all"]
 values = st.one_of(
-    st.sampled_from(
-        ["", "null", "true", "1", "-1", "0", "1e400", "-.inf", ".nan", "1" * 400, "[]", "{}", "[1, [2]]", "{a: {b: c}}"]
-        + ["{1: 2}", "{null: 1}", "???", "${x}", "${oc.env:HOME}", "*a", "&a [*a]", "!!set {1}", "2020-01-01", "0o17"]
-        + ["decisions", "frozen", "cached", "tree", "exact", "all", "42-44", "1,2", "{name: frozen, policy: student}"]
-    ),
+    *map(st.sampled_from, (NOTHING, NUMBERS, NESTED, NAMES)),
     st.floats().map(str),
     st.integers().map(str),
     st.text(max_size=12),
@@ -427,11 +427,10 @@ values = st.one_of(
 def test_whatever_is_typed_is_a_configuration_or_a_config_error(words):
     try:
         config = load("sparse-opd", overrides=words)
-    except ConfigError as error:
-        assert str(error)
-    else:
-        assert resolve(config.resolved, "sparse-opd").resolved == config.resolved
-        assert finite(config.resolved)
+    except ConfigError:
+        return
+    assert resolve(config.resolved, "sparse-opd").resolved == config.resolved
+    assert finite(config.resolved)
 
 
 def finite(value) -> bool:

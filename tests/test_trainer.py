@@ -104,7 +104,8 @@ def test_adamw_takes_the_ratio_of_its_averages_and_decays_apart_from_the_gradien
     """beta1 0.5, beta2 0.25, epsilon 1, decay 0.2, rate 0.1, from w = 0 with gradients g1 = -1, g2 = -(1 - tanh w1).
 
     Update 1: m / (1 - 0.5) = g1, v / (1 - 0.25) = g1^2: w1 = 0.1 * 1 / (1 + 1) = 0.05.
-    Update 2: m = 0.25 g1 + 0.5 g2 over 0.75, v = 0.1875 g1^2 + 0.75 g2^2 over 0.9375, w2 = w1 (1 - 0.02) - 0.1 m / (v^0.5 + 1).
+    Update 2: m = 0.25 g1 + 0.5 g2 over 0.75, v = 0.1875 g1^2 + 0.75 g2^2 over 0.9375,
+    w2 = w1 (1 - 0.02) - 0.1 m / (sqrt(v) + 1).
     """
     of = trainer(optim="adamw_torch", adam_beta1=0.5, adam_beta2=0.25, adam_epsilon=1.0, weight_decay=0.2)
     g1, g2 = -1.0, -(1 - math.tanh(0.05))

@@ -23,8 +23,8 @@ def unpacked(tmp_path_factory) -> Path:
     for path in ROOT.iterdir():
         if path.is_file() and not path.name.startswith("."):
             shutil.copy(path, clone)
-    command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--quiet", "-w", str(wheels), "."]
-    built = subprocess.run(command, cwd=clone, capture_output=True, text=True)
+    command = ["-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--quiet", "--wheel-dir"]
+    built = subprocess.run([sys.executable, *command, str(wheels), "."], cwd=clone, capture_output=True, text=True)
     assert built.returncode == 0, built.stderr
     (wheel,) = wheels.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
@@ -65,7 +65,7 @@ def test_the_metadata_name_the_licence_the_command_and_the_runtime_dependencies(
     (info,) = unpacked.glob("*.dist-info")
     metadata = (info / "METADATA").read_text()
     assert "License-Expression: Apache-2.0" in metadata
-    assert (info / "entry_points.txt").read_text().split() == ["[console_scripts]", "posttrain", "=", "posttrain.cli:main"]
+    assert (info / "entry_points.txt").read_text() == "[console_scripts]\nposttrain = posttrain.cli:main\n"
     required = {
         line.removeprefix("Requires-Dist: ").split(">")[0].split("<")[0].strip()
         for line in metadata.splitlines()

@@ -17,7 +17,11 @@ from posttrain.batch import Problem, ProblemSet
 from posttrain.ranges import NOT_NEGATIVE, UNIT, Range, at_least, check
 from posttrain.registry import datasets
 
-GRID = 8  # features and directions are drawn as integers in -GRID..GRID, so they are equal on every machine
+# Features and directions are drawn as whole numbers, so they are equal on every machine; directions on a finer grid, or
+# two tokens would often be worth exactly the same.
+GRID = 8
+DIRECTION_GRID = 1000
+TIE = 1e-9
 
 
 @datasets.register("decisions")
@@ -56,7 +60,7 @@ class Decisions:
     def _truth(self, rng: np.random.Generator) -> dict[str, np.ndarray]:
         """Unit directions of the feature blocks, a direction off the known one, and the table of prefix effects."""
         sizes = {"known": self.known, "off": self.known, "new": self.new + self.hidden}
-        truth = {name: _unit(_draw(rng, size)) for name, size in sizes.items()}
+        truth = {name: _unit(_draw(rng, size, DIRECTION_GRID)) for name, size in sizes.items()}
         truth["off"] = _unit(truth["off"] - (truth["off"] @ truth["known"]) * truth["known"])
         truth["prefix"] = _draw(rng, (self.candidates + 1, self.candidates)) / GRID
         return truth
@@ -74,11 +78,16 @@ class Decisions:
         length = int(rng.integers(shortest, self.positions + 1))
         forks = rng.integers(0, 1000, length) < round(1000 * self.fork_rate)
         drawn = _draw(rng, (length, self.candidates, self.known + self.new + self.hidden))
-        features = drawn / GRID
-        features[forks, :, : self.known] = 0.0
-        features[~forks, :, self.known :] = 0.0
-        values = (features * np.concatenate([truth["known"], truth["new"]])).sum(-1)
-        answer = _greedy_path(values, self.prefix * truth["prefix"])
+        while True:
+            features = drawn / GRID
+            features[forks, :, : self.known] = 0.0
+            features[~forks, :, self.known :] = 0.0
+            values = (features * np.concatenate([truth["known"], truth["new"]])).sum(-1)
+            answer, lead = _greedy_path(values, self.prefix * truth["prefix"])
+            tied = lead < TIE
+            if not tied.any():
+                break
+            drawn[tied] = _draw(rng, drawn[tied].shape)  # one right token at every position
         text = " ".join(map(str, answer))
         return Problem(
             id=name,
@@ -92,8 +101,8 @@ class Decisions:
         )
 
 
-def _draw(rng: np.random.Generator, shape: Any) -> np.ndarray:
-    return rng.integers(-GRID, GRID + 1, shape).astype(np.float64)
+def _draw(rng: np.random.Generator, shape: Any, largest: int = GRID) -> np.ndarray:
+    return rng.integers(-largest, largest + 1, shape).astype(np.float64)
 
 
 def _unit(vector: np.ndarray) -> np.ndarray:
@@ -101,13 +110,15 @@ def _unit(vector: np.ndarray) -> np.ndarray:
     return vector / norm if norm else vector
 
 
-def _greedy_path(values: np.ndarray, prefix: np.ndarray) -> list[int]:
-    """The right token at each position [T], given the right ones before it; lowest id on a tie."""
-    path, before = [], len(prefix) - 1
+def _greedy_path(values: np.ndarray, prefix: np.ndarray) -> tuple[list[int], np.ndarray]:
+    """The right token at each position [T], given the right ones before it, and its lead over the next best."""
+    path, lead, before = [], [], len(prefix) - 1
     for row in values:
-        before = int(np.argmax(row + prefix[before]))
+        worth = row + prefix[before]
+        before = int(np.argmax(worth))
         path.append(before)
-    return path
+        lead.append(worth[before] - np.partition(worth, -2)[-2])
+    return path, np.array(lead)
 
 
 def _digest(drawn: np.ndarray) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from posttrain.artifacts.schema import Name, violations
 POST_TRAINING, BENCH = "docs/post-training", "docs/bench"
 TIERS = ("l0_smoke", "l1_mechanism", "l2_tiny_lm", "l3_real_model")
 _SCHEMAS: dict[str, Name] = {"schema_version": "artifact-v2", "bench_version": "bench-v1"}
+_READ = {"schema_version": 2, "bench_version": 1}
 
 
 class SuiteError(ValueError):
@@ -128,6 +129,9 @@ def _entry(root: Path, path: Path) -> Entry:
     version = next((key for key in _SCHEMAS if isinstance(file.value, Mapping) and key in file.value), None)
     if version is None:
         raise SuiteError(f"{file.path} is no artifact: it has neither schema_version nor bench_version")
+    if file.value[version] != _READ[version]:
+        found = file.value[version]
+        raise SuiteError(f"{file.path} has {version} {found!r}, this posttrain reads {_READ[version]}; use a newer one")
     _require(file, _SCHEMAS[version])
     if "/historical/" in file.path:
         return Entry(file)

@@ -13,15 +13,16 @@ from typing import Any
 from posttrain import cli
 from posttrain.artifacts.documents import dumps, read
 from posttrain.artifacts.manifest import execution_document
+from posttrain.artifacts.verify import verify as verify_with
 from posttrain.evaluation.facts import methods as registered
 from posttrain.evaluation.records import regenerate
-from posttrain.artifacts.verify import verify as verify_with
 from posttrain.reporting import publishing
 from posttrain.reporting.facts import Method
 
 REPOSITORY = Path(__file__).parents[2]
 HISTORICAL = "docs/post-training/historical/sparse-opd-arithmetic-smoke-seeds42-44.json"
-CONTROLLED = ("train", "sparse-opd", "--config", "l1-paper", "controls=dense,random", "tune=null", "steps=3")
+SMALL = ("dataset.train_examples=12", "dataset.validation_examples=12", "steps=3", "eval_steps=3")
+CONTROLLED = ("train", "sparse-opd", "--config", "l1-paper", "controls=dense,random", "tune=null", *SMALL)
 
 
 @dataclass(frozen=True)
@@ -89,11 +90,11 @@ def edit_json(path: Path, change: Callable[[Any], None]) -> None:
 
 def make_runs(folder: Path) -> Runs:
     """All of them; a few seconds."""
-    other = ("steps=3", "seeds=42-47", "group_size=4")
+    other = (*SMALL, "seeds=42-47", "group_size=4")
     return Runs(
         make(folder / "solo", "train", "sparse-opd", "steps=12"),
         make(folder / "controlled", *CONTROLLED, "seeds=42-47"),
-        make(folder / "study", "reproduce", "dpo", "steps=4", "seeds=42-47"),
+        make(folder / "study", "reproduce", "dpo", *SMALL, "seeds=42-47"),
         make(folder / "grpo", "train", "grpo", *other),
         make(folder / "rloo", "train", "rloo", *other),
     )

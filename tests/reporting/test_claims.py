@@ -1,7 +1,8 @@
 """The claim gate: what has no licence fails with its line, and the message says what would license it."""
 
-import pytest
 from decimal import Decimal
+
+import pytest
 
 from posttrain.reporting.claims import check_text
 from posttrain.reporting.licence import Licence, licence_of, marks_of

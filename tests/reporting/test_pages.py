@@ -1,0 +1,291 @@
+"""Pages are a pure function of the published files; hand-written text survives, every edit shows."""
+
+import os
+import random
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from small_runs import REPOSITORY, command, edit_json, methods, snapshot
+
+from posttrain.artifacts.documents import read
+from posttrain.reporting import build, figures, manual
+from posttrain.reporting.reading import SuiteError
+
+PAGE = "docs/post-training/2609.04565-sparse-opd/README.md"
+DPO = "docs/post-training/2305.18290-dpo/README.md"
+
+
+def differences(root: Path) -> list[str]:
+    return list(build.compare(root, build.build(root, methods())))
+
+
+def test_a_build_is_what_the_check_expects(published):
+    built = build.build(published, methods())
+    assert differences(published) == []
+    assert [str(problem) for problem in built.problems] == []
+
+
+def test_two_builds_in_other_folders_locales_time_zones_and_hash_seeds_are_identical(published, tmp_path):
+    code = (
+        "import sys; from pathlib import Path; from posttrain.evaluation.facts import methods;"
+        "from posttrain.reporting import build; root = Path(sys.argv[1]); build.write(root, build.build(root, methods()))"
+    )
+    trees = []
+    settings = {"one": ("C", "UTC", "1"), "other/place": ("de_DE.UTF-8", "Asia/Tokyo", "77")}
+    for name, (locale, zone, seed) in settings.items():
+        root = tmp_path / name
+        shutil.copytree(published, root, ignore=shutil.ignore_patterns("README.md", "figures"))
+        env = os.environ | {"LC_ALL": locale, "TZ": zone, "PYTHONHASHSEED": seed, "PYTHONPATH": str(REPOSITORY)}
+        subprocess.run([sys.executable, "-c", code, str(root)], env=env, cwd=root, check=True)
+        trees.append(snapshot(root))
+    assert trees[0] == trees[1] == snapshot(published)
+
+
+def test_every_page_ends_with_its_sources_and_names_no_machine(published):
+    for path, data in build.build(published, methods()).files.items():
+        text = data.decode()
+        assert str(published) not in text
+        assert "/tmp/" not in text
+        if path.endswith(".md"):
+            assert text.rstrip().endswith("```\nposttrain docs build\nposttrain docs check\n```")
+    page = (published / PAGE).read_text()
+    for name in ("metrics/arithmetic-smoke-seeds42-44.json", "manifests/arithmetic-smoke-seeds42-44.json"):
+        assert name in page
+    assert "posttrain train sparse-opd steps=12\n" in page
+
+
+def test_a_failed_claim_stands_like_a_confirmed_one(root):
+    artifact = read(root / "docs/post-training/2305.18290-dpo/metrics/study-preferences-seeds42-47.json")
+    page = (root / DPO).read_text()
+    for claim in artifact["mechanism"]["claims"]:
+        (row,) = [line for line in page.splitlines() if line.startswith(f"| {claim['id']} |")]
+        assert claim["prediction"] in row
+        assert row.endswith(f"| **{claim['outcome']}** |")
+
+
+def test_every_registered_method_has_a_page_and_a_row_of_the_catalogue(published):
+    catalogue = (published / "docs/post-training/README.md").read_text()
+    for method in methods():
+        page = (published / f"docs/post-training/{method.folder}/README.md").read_text()
+        assert f"[`{method.name}`]({method.folder}/README.md)" in catalogue
+        assert all(f"`algorithm.{option}`" in page for option in method.defaults)
+        assert method.summary in page
+
+
+def test_historical_records_are_marked_and_not_compared(published):
+    page = (published / PAGE).read_text()
+    assert "**historical, not verified**" in page  # the small run has other steps
+    assert "**historical, not verified**" in (published / "docs/bench/README.md").read_text()
+
+
+def test_hand_written_text_survives_a_rebuild_and_nothing_else_does(root):
+    page = root / PAGE
+    page.write_text(page.read_text().replace(manual.BEGIN + "\n", f"{manual.BEGIN}\nRead the paper first.\n"))
+    page.write_text(page.read_text().replace("## Objective", "## Objectives"))
+    build.write(root, build.build(root, methods()))
+    assert "Read the paper first." in page.read_text()
+    assert "## Objectives" not in page.read_text()
+    assert differences(root) == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda text: text.replace(manual.END, ""),
+        lambda text: text.replace(manual.BEGIN, ""),
+        lambda text: text.replace(manual.BEGIN, manual.BEGIN * 2),
+        lambda text: text.replace(manual.BEGIN, "<!--manual:begin-->"),
+        lambda text: text.replace(manual.BEGIN, "@").replace(manual.END, manual.BEGIN).replace("@", manual.END),
+    ],
+)
+def test_broken_markers_are_named_and_nothing_is_overwritten(root, change, capsys):
+    (root / PAGE).write_text(change((root / PAGE).read_text()))
+    before = snapshot(root)
+    code, _ = command("docs", "build", "--root", str(root))
+    assert code == 3
+    assert f"{PAGE}:" in capsys.readouterr().err
+    assert snapshot(root) == before
+
+
+def test_a_claim_without_licence_in_hand_written_text_fails_with_its_line(root):
+    page = root / PAGE
+    text = page.read_text().replace(manual.BEGIN + "\n", f"{manual.BEGIN}\nIt outperforms all, by 0.987.\n")
+    page.write_text(text)
+    code, said = command("docs", "check", "--root", str(root))
+    line = text[: text.index("It outperforms")].count("\n") + 1
+    assert code == 1
+    assert f"{PAGE}:{line}: 'outperforms' has no licence" in said
+    assert f"{PAGE}:{line}: the number '0.987' stands in no artifact" in said
+
+
+def test_the_check_prints_a_unified_difference_and_changes_nothing(root):
+    (root / PAGE).write_text((root / PAGE).read_text().replace("3 seeds (42-44)", "4 seeds (42-45)"))
+    before = snapshot(root)
+    code, said = command("docs", "check", "--root", str(root))
+    assert code == 1
+    assert f"--- {PAGE} (on disk)" in said
+    assert "-[arithmetic-smoke-seeds42-44](metrics/arithmetic-smoke-seeds42-44.json): arithmetic-smoke, 4 seeds" in said
+    assert snapshot(root) == before
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "docs/post-training/2609.04565-sparse-opd/metrics/arithmetic-smoke-seeds42-44.json",
+        "docs/post-training/2609.04565-sparse-opd/metrics/compare-decisions-seeds42-47.json",
+        "docs/post-training/sparse-opd.dense/metrics/compare-decisions-seeds42-47.json",
+        "docs/post-training/2305.18290-dpo/metrics/study-preferences-seeds42-47.json",
+        "docs/post-training/manifests/arithmetic-smoke-seeds42-44.json",
+        "docs/post-training/manifests/arithmetic-smoke-seeds42-44/sparse-opd.json",
+        "docs/post-training/historical/sparse-opd-arithmetic-smoke-seeds42-44.json",
+        "docs/bench/historical/sequence.json",
+        PAGE,
+        "docs/post-training/README.md",
+        "docs/post-training/2609.04565-sparse-opd/figures/compare-decisions-seeds42-47-differences.svg",
+    ],
+)
+def test_every_one_byte_edit_of_a_published_file_is_caught(root, name):
+    """Hand-written text is the one thing that may change; everything else is bound by a digest or rebuilt."""
+    path, draw = root / name, random.Random(name)
+    data = path.read_bytes()
+    missed = []
+    for place in sorted(draw.sample(range(len(data)), 10)):
+        path.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
+        try:
+            caught = bool(differences(root))
+        except SuiteError:
+            caught = True
+        if not caught:
+            missed.append(place)
+    assert missed == []
+
+
+def test_missing_files_are_caught(root):
+    for name in ("figures/compare-decisions-seeds42-47-curves.svg", "README.md"):
+        (root / f"docs/post-training/2609.04565-sparse-opd/{name}").unlink()
+    assert [text.split(" is missing")[0].rpartition("/")[2] for text in differences(root)] == [
+        "README.md",
+        "compare-decisions-seeds42-47-curves.svg",
+    ]
+
+
+def test_files_that_nothing_generates_any_more_are_named(root):
+    (root / "docs/post-training/2609.04565-sparse-opd/figures/old.svg").write_text("<svg/>")
+    assert differences(root) == [
+        "docs/post-training/2609.04565-sparse-opd/figures/old.svg is generated no more; delete it"
+    ]
+
+
+DEEP = "[" * 65 + "]" * 65
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ('{"schema_version": 2,', "is not one JSON value"),
+        ("1: {}", "is not one JSON value"),
+        ('{"schema_version": 2, "schema_version": 2}', "stands twice"),
+        ('{"schema_version": NaN}', "NaN is not JSON"),
+        (f'{{"schema_version": {DEEP}}}', "nests deeper than 64"),
+        ('{"schema_version": 3}', "has schema_version 3, this posttrain reads 2"),
+        ('{"method": "sparse-opd"}', "neither schema_version nor bench_version"),
+        ("\ufeff{}", "byte order mark"),
+    ],
+)
+@pytest.mark.parametrize("verb", ["build", "check"])
+def test_an_artifact_that_cannot_be_used_is_one_clear_line(root, text, reason, verb, capsys):
+    name = "docs/post-training/2609.04565-sparse-opd/metrics/arithmetic-smoke-seeds42-44.json"
+    (root / name).write_text(text)
+    before = snapshot(root)
+    code, _ = command("docs", verb, "--root", str(root))
+    said = capsys.readouterr().err
+    assert code == 3
+    assert name in said
+    assert reason in said
+    assert said.count("\n") == 1
+    assert snapshot(root) == before
+
+
+@pytest.mark.parametrize("place", ["manifests/arithmetic-smoke-seeds42-44.json", "2305.18290-dpo", "README.md"])
+def test_a_symbolic_link_is_never_followed(root, place, tmp_path, capsys):
+    path = root / "docs/post-training" / place
+    path.rename(tmp_path / "elsewhere")
+    path.symlink_to(tmp_path / "elsewhere")
+    before = snapshot(tmp_path / "elsewhere") if (tmp_path / "elsewhere").is_dir() else None
+    code, _ = command("docs", "build", "--root", str(root))
+    assert code == 3
+    assert "symbolic link" in capsys.readouterr().err
+    assert before is None or snapshot(tmp_path / "elsewhere") == before
+
+
+def test_a_missing_manifest_is_named(root, capsys):
+    (root / "docs/post-training/manifests/arithmetic-smoke-seeds42-44/sparse-opd.json").unlink()
+    assert command("docs", "check", "--root", str(root))[0] == 3
+    assert "manifests/arithmetic-smoke-seeds42-44/sparse-opd.json is missing" in capsys.readouterr().err
+
+
+def test_a_resealed_artifact_is_refused_before_a_page_repeats_it(root, capsys):
+    """Its own digest can be formed again; that it came out of the recorded run cannot."""
+    from posttrain.artifacts.digests import sealed
+    from posttrain.artifacts.documents import dumps
+
+    path = root / "docs/post-training/2609.04565-sparse-opd/metrics/arithmetic-smoke-seeds42-44.json"
+    artifact = read(path)
+    artifact["runs"][0]["history"][0]["loss"] = 0.25
+    path.write_bytes(dumps(sealed(artifact)))
+    assert command("docs", "build", "--root", str(root))[0] == 3
+    assert "its bytes are no output of" in capsys.readouterr().err
+
+
+def test_a_folder_without_docs_is_refused(tmp_path, capsys):
+    assert command("docs", "build", "--root", str(tmp_path))[0] == 3
+    assert "there is no docs/post-training/" in capsys.readouterr().err
+
+
+def test_figures_of_another_matplotlib_are_compared_by_their_numbers_and_held_by_their_digest(root):
+    """Another version draws other bytes: the check says so, and an edit of the figure still shows in the page."""
+    here = figures.available()
+    assert here is not None
+    drawings = sorted((root / "docs/post-training").glob("*/figures/*.svg"))
+    for path in drawings:
+        path.write_bytes(path.read_bytes().replace(f"matplotlib {here}".encode(), b"matplotlib 0.0"))
+    build.write(root, build.build(root, methods()))
+    built = build.build(root, methods())
+    assert len(built.notes) == 1
+    assert differences(root) == []
+    drawings[0].write_bytes(drawings[0].read_bytes().replace(b"</svg>", b"<g/></svg>"))
+    assert differences(root) != []
+
+
+def test_a_figure_names_its_axes_and_units_and_is_text(published):
+    for path in (published / "docs/post-training").glob("*/figures/*.svg"):
+        text = path.read_text()
+        assert "share of items" in text
+        assert "<text" in text
+        assert "<dc:date>" not in text
+    curves = published / "docs/post-training/2609.04565-sparse-opd/figures/compare-decisions-seeds42-47-curves.svg"
+    assert "step (updates)" in curves.read_text()
+    assert "nats per token" in curves.read_text()
+
+
+def test_an_edit_of_a_plan_is_refused(root, capsys):
+    edit_json(
+        root / "docs/post-training/manifests/arithmetic-smoke-seeds42-44.json",
+        lambda value: value["plan"].update(alpha=0.2),
+    )
+    assert command("docs", "build", "--root", str(root))[0] == 3
+    assert "the plan's digest" in capsys.readouterr().err
+
+
+def test_the_site_builds_strictly(published, tmp_path):
+    pytest.importorskip("mkdocs")
+    config = (REPOSITORY / "mkdocs.yml").read_text().replace("docs_dir: docs", f"docs_dir: {published / 'docs'}")
+    (tmp_path / "mkdocs.yml").write_text(config)
+    command_line = [sys.executable, "-m", "mkdocs", "build", "--strict", "-q", "-d", str(tmp_path / "site")]
+    done = subprocess.run(command_line, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "site/post-training/2609.04565-sparse-opd/index.html").is_file()
+    assert (tmp_path / "site/search/search_index.json").is_file()

@@ -1,0 +1,165 @@
+"""Publishing: verified, complete, clean runs only, in the place that they name, without a trace of the machine."""
+
+import json
+import shutil
+import socket
+
+import pytest
+from small_runs import command, edit_execution, edit_json, publish, snapshot, verify
+
+from posttrain.artifacts.documents import read
+from posttrain.reporting import publishing
+from posttrain.reporting.publishing import Refused
+
+
+@pytest.fixture
+def empty(tmp_path):
+    """A root in which nothing of ours is published."""
+    publish(tmp_path / "empty")
+    return tmp_path / "empty"
+
+
+def test_a_run_is_published_with_its_arms_and_its_page(run, empty, monkeypatch):
+    monkeypatch.setattr("posttrain.reporting.cli.verifier", lambda plugins: verify)
+    code, said = command("publish", str(run), "--root", str(empty))
+    assert code == 0, said
+    docs = empty / "docs/post-training"
+    for arm in ("sparse-opd", "sparse-opd.dense", "sparse-opd.random"):
+        assert (
+            docs / f"manifests/sparse-opd-vs-sparse-opd.dense-vs-sparse-opd.random-decisions-seeds42-47/{arm}.json"
+        ).is_file()
+    published = docs / "2609.04565-sparse-opd/metrics/compare-decisions-seeds42-47.json"
+    assert published.read_bytes() == (run / "artifact.json").read_bytes()
+    assert verify(published).exit_code == 0
+    assert (docs / "2609.04565-sparse-opd/README.md").is_file()
+    assert command("docs", "check", "--root", str(empty))[0] == 0
+    assert command("publish", str(run), "--root", str(empty))[0] == 0  # the same again changes nothing
+
+
+def test_nothing_published_names_a_machine(run):
+    made = publishing.publication(run, verify)
+    for path, data in made.files.items():
+        text = data.decode()
+        assert str(run.parent) not in text, path
+        assert socket.gethostname() not in text
+        assert "--output" not in text
+        assert "--jobs" not in text
+    record = next(json.loads(data) for path, data in made.files.items() if path.endswith("/sparse-opd.json"))
+    assert record["execution"]["argv"][:3] == ["posttrain", "train", "sparse-opd"]
+
+
+@pytest.mark.parametrize("key", ["kernel", "os"])
+def test_a_machine_path_anywhere_in_the_record_refuses(run, key):
+    edit_execution(run, lambda record: record["environment"].update({key: "/home/somebody/kernel"}))
+    with pytest.raises(Refused, match=f"/environment/{key} is '/home/somebody/kernel'"):
+        publishing.publication(run, verify)
+
+
+def test_a_host_name_in_the_record_refuses(run):
+    edit_execution(run, lambda record: record["hardware"].update(cpu_model=socket.gethostname()))
+    with pytest.raises(Refused, match="belongs to one machine"):
+        publishing.publication(run, verify)
+
+
+def test_plugin_paths_are_cut_to_their_last_part(run):
+    def change(record):
+        record["argv"] += ["--plugin", "/home/somebody/mine.py"]
+        record["plugins"] = [{"name": "/home/somebody/mine.py", "sha256": "sha256:" + "0" * 64}]
+
+    edit_execution(run, change)
+    made = publishing.publication(run, verify)
+    record = next(
+        json.loads(data)["execution"] for path, data in made.files.items() if path.endswith("/sparse-opd.json")
+    )
+    assert record["argv"][-2:] == ["--plugin", "mine.py"]
+    assert record["plugins"][0]["name"] == "mine.py"
+
+
+def refused(run, reason):
+    with pytest.raises(Refused, match=reason):
+        publishing.publication(run, verify)
+
+
+def test_an_incomplete_run_is_refused(run):
+    (run / "execution.json").unlink()
+    refused(run, "not verified: the run is incomplete")
+
+
+def test_an_edited_run_is_refused(run):
+    edit_json(run / "artifact.json", lambda value: value["runs"][0]["final"].update(accuracy=1.0))
+    refused(run, "is not verified: V")
+
+
+def test_an_arm_that_does_not_verify_is_refused(run):
+    edit_json(run / "arms/sparse-opd.dense/artifact.json", lambda value: value["runs"][0]["final"].update(accuracy=1.0))
+    refused(run, "is not verified: V")
+
+
+def test_a_dirty_run_is_refused_whatever_the_tree_is_now(run):
+    edit_execution(run, lambda record: record["code"].update(git_dirty=True))
+    refused(run, "is dirty: posttrain/ or configs/ differed")
+
+
+def test_a_run_whose_code_cannot_be_named_is_refused(run):
+    edit_execution(run, lambda record: record["code"].update(git_commit=None, unknown={"git_commit": "no history"}))
+    refused(run, "its code cannot be named: no history")
+
+
+def test_a_run_from_python_is_refused_because_no_command_makes_it_again(run):
+    edit_execution(run, lambda record: record.update(argv=[]))
+    refused(run, "came from Python")
+
+
+def test_a_refusal_is_one_line_and_writes_nothing(run, empty, capsys):
+    (run / "execution.json").unlink()
+    before = snapshot(empty)
+    assert command("publish", str(run), "--root", str(empty))[0] == 1
+    said = capsys.readouterr().err
+    assert said.startswith("posttrain: publish: refused: ")
+    assert said.count("\n") == 1
+    assert snapshot(empty) == before
+
+
+def test_another_run_in_the_same_place_is_refused_unless_it_is_superseded(runs, empty):
+    made = publishing.publication(runs.solo, verify)
+    publishing.put(empty, made)
+    files = dict(made.files)
+    artifact = json.loads(files[made.artifact])
+    artifact["notes"] = ["another"]
+    other = publishing.Publication({**files, made.artifact: json.dumps(artifact).encode()}, made.artifact)
+    before = snapshot(empty)
+    with pytest.raises(Refused, match="holds another run; run with supersedes=sha256:"):
+        publishing.put(empty, other)
+    assert snapshot(empty) == before
+    publishing.put(empty, other, replace=True)
+
+
+def test_another_plan_under_the_same_name_is_refused(runs, empty):
+    made = publishing.publication(runs.solo, verify)
+    publishing.put(empty, made)
+    plan = "docs/post-training/manifests/arithmetic-smoke-seeds42-44.json"
+    value = read(empty / plan)
+    value["plan"]["alpha"] = 0.01
+    with pytest.raises(Refused, match="holds another plan under the same name"):
+        publishing.put(empty, publishing.Publication({**made.files, plan: json.dumps(value).encode()}, made.artifact))
+
+
+def test_a_place_behind_a_symbolic_link_is_refused(runs, empty, tmp_path):
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (empty / "docs/post-training/2609.04565-sparse-opd").symlink_to(outside)
+    with pytest.raises(ValueError, match="symbolic link"):
+        publishing.put(empty, publishing.publication(runs.solo, verify))
+    assert list(outside.iterdir()) == []
+
+
+def test_an_artifact_that_wants_to_leave_docs_is_refused(run, empty):
+    edit_json(run / "artifact.json", lambda value: value["provenance"].update(artifact_path="docs/../../evil.json"))
+    refused(run, "is not verified: V0")
+
+
+def test_publishing_one_run_does_not_make_the_next_one_dirty(run, runs, empty):
+    for folder in (runs.solo, run):
+        publishing.put(empty, publishing.publication(folder, verify))
+    shutil.rmtree(run)
+    assert len(list((empty / "docs/post-training").glob("*/metrics/*.json"))) == 4
