@@ -331,7 +331,7 @@ RULES = [
     Select("all"), Select("highest", k=2), Select("lowest", k=2), Select("extremes", low=1, high=2),
     Select("tails", fraction=0.3), Select("random", k=2), Select("first", k=2), Select("last", k=2),
     Select("interval", k=2), Select("trajectories", k=2), Select("top_fraction", fraction=0.4),
-    Select("highest", k=3, scope="group"), Select("extremes", scope="batch", low=4, high=5),
+    Select("highest", k=3, scope="group"), Select("extremes", scope="batch", low=4, high=3),
     Select("random", k=3, scope="group"), Select("top_fraction", fraction=0.2, scope="batch"),
 ]  # fmt: skip
 RECORDED = SparseOPD(Select("highest", k=2, scope="group"), "abs_log_ratio", "outcome", "kept", "reinforce")

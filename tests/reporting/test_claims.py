@@ -19,7 +19,7 @@ def said(text, marks=(), counts=(), quotes=(), names=()):
 @pytest.mark.parametrize(
     "text",
     [
-        "Accuracy is 0.609.", "Accuracy is 0.61, or 61 %.", "It fell by 0.25.", "p = 4.883e-4", "a gain of 11.72 points",
+        "Accuracy is 0.609.", "Accuracy is 0.61, or 61 %.", "It fell by 0.25.", "p = 4.883e-4", "up 11.72 points",
         "Two tokens of 64, with 12 seeds.", "See arXiv 2609.04565, section 3.6 and eq. 4.1, of 2026-09-03.",
         "In 2024 and 2025.", "Version 1.2.3 and v2.0.", "`0.777` and ``` are code", "```\n0.777 outperforms\n```",
         "[a link](https://example.org/0.777)", "<!-- 0.777 -->", "the 95 % interval; 80 % power", "seeds 42-53",

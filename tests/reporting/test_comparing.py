@@ -65,7 +65,7 @@ def test_other_data_seeds_or_the_same_method_are_refused_with_what_is_needed(run
 def test_another_plan_is_refused(runs, tmp_path):
     other = make(tmp_path / "other", "train", "rloo", *_words(runs.grpo), "evaluation.reward=exact")
     with pytest.raises(
-        Refused, match="differ in plan_sha256: .* Needed: both under one plan: posttrain compare grpo rloo"
+        Refused, match=r"differ in plan_sha256: .* Needed: both under one plan: posttrain compare grpo rloo"
     ):
         compare_files([runs.grpo, other], verify)
 

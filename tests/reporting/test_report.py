@@ -64,8 +64,8 @@ def test_ids_are_unique_but_for_the_seeds_that_the_button_hides(page):
 
 
 def test_every_part_is_there(page):
-    for heading in ("Verdict and reasons", "Held-out measurements", "KL and entropy at every step", "Selected positions",
-                    "Loss, gradient and reward", "Cost", "Sampled completions", "Where this comes from"):  # fmt: skip
+    for heading in ("Verdict and reasons", "Held-out measurements", "KL and entropy at every step",
+                    "Selected positions", "Loss, gradient and reward", "Cost", "Sampled completions", "Where this comes from"):  # fmt: skip
         assert f"<h2>{heading}</h2>" in page
     assert page.count("<svg ") == len(re.findall("</svg>", page)) >= 10
     assert "Checked at V0, V1, V2." in page
@@ -125,7 +125,7 @@ def test_tokens_are_coloured_by_the_teachers_log_ratio_and_supervised_ones_frame
 
 
 def test_hostile_text_stays_text():
-    text = sample_blocks(rows(prompt="<script>alert(1)</script>", completion="x", tokens=['"><script>'], logprobs=[-1.0],
+    text = sample_blocks(rows(prompt="<script>alert(1)</script>", tokens=['"><script>'], logprobs=[-1.0],
                               teacher_logprobs=[-1.0], supervised=[False]))  # fmt: skip
     assert "<script>" not in text
 
