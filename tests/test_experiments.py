@@ -306,9 +306,9 @@ TUNED = ["sparse-opd", "--config", "l1-paper", *EASY, "dataset.hidden=0", "steps
 
 def test_the_learning_rate_of_every_arm_is_the_best_of_the_grid_on_seeds_of_their_own():
     """A rate of 1e-9 learns nothing; 0.3 does. The run trains on the evaluation seeds alone."""
-    folder = run(*TUNED, "tune.learning_rate=[1e-9,0.3]", "controls=dense,scaled_dense")
+    folder = run(*TUNED, "tune.learning_rate=[1e-9,0.3,1e-12]", "controls=dense,scaled_dense")
     plan = read(folder / "plan.json")["plan"]
-    assert plan["tuning"] == {"grid": {"learning_rate": [1e-9, 0.3]}, "seeds": [1, 2]}
+    assert plan["tuning"] == {"grid": {"learning_rate": [1e-9, 0.3, 1e-12]}, "seeds": [1, 2]}
     assert plan["seeds"] == [11, 12]
     rates = {"": 0.3, "arms/sparse-opd.dense": 0.3, "arms/sparse-opd.scaled_dense": 0.3 * 2 / 8}
     for place, rate in rates.items():

@@ -177,6 +177,12 @@ def test_steps_from_python_are_held_to_the_same(value):
         load("grpo", overrides={"steps": value})
 
 
+@pytest.mark.parametrize("words", ["learning_rate=true", "weight_decay=false", "max_grad_norm=true", "note=true"])
+def test_true_and_false_are_neither_numbers_nor_text(words):
+    name, _, found = words.partition("=")
+    assert refused(words).startswith(f"{name}: found {found}, expected ")
+
+
 @pytest.mark.parametrize(("text", "value"), [("true", True), ("false", False), ("True", True), ("FALSE", False)])
 def test_true_and_false_are_words_of_their_own(text, value):
     config = load("sparse-opd", overrides=[f"policy.replacement={text}", "group_size=2"])

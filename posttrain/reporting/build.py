@@ -37,6 +37,7 @@ def build(root: Path, methods: Sequence[Method]) -> Built:
     """All pages and figures; SuiteError where a published file or a page's markers cannot be used."""
     suite = read_suite(root)
     _require_sound(suite)
+    _require_registered(suite, methods)
     pages = [method_page(method, suite) for method in methods]
     pages += [catalogue_page(methods, suite), *bench_pages(suite)]
     files: dict[str, bytes] = {}
@@ -137,6 +138,16 @@ def _require_sound(suite: Suite) -> None:
         found = list(_altered(entry))
         if found:
             raise SuiteError(f"{entry.artifact.path}: {found[0]}. Restore it, or publish the run again")
+
+
+def _require_registered(suite: Suite, methods: Sequence[Method]) -> None:
+    """An artifact of a method that is not known here would stand on no page, and nobody would miss it."""
+    known = {method.name for method in methods}
+    for entry in suite.entries:
+        if not entry.bench and entry.page not in known:
+            raise SuiteError(
+                f"{entry.artifact.path} is of {entry.page!r}, which is not registered; write --plugin FILE.py"
+            )
 
 
 def _altered(entry: Entry) -> Iterator[str]:

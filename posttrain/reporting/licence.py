@@ -12,7 +12,7 @@ from decimal import ROUND_HALF_EVEN, Decimal
 from typing import Any
 
 from posttrain.artifacts import statistics
-from posttrain.artifacts.verdicts import BETTER, NO_EFFECT, NO_WIN, WORSE
+from posttrain.artifacts.verdicts import BELOW_SESOI, BETTER, NO_EFFECT, NO_WIN, WORSE
 from posttrain.reporting.reading import Entry
 from posttrain.reporting.summary import changes, completed
 
@@ -42,7 +42,12 @@ WORDS = (
     Word(r"llms?|large language models?|language models?", frozenset({"language model"}), "a run at tier L2 or L3"),
     Word(r"insignifican\w*|(?:no|not|without a?) ?(?:statistically )?significan\w*", frozenset({"tested"}), _COMPARE),
     Word(r"significan\w*", frozenset({"better", "worse"}), _COMPARE),
-    Word(r"exceed\w*|beats?|beaten|better than|wins? against|improves? on|ahead of", frozenset({"better"}), _COMPARE),
+    Word(r"exceed\w*", frozenset({"better"}), _COMPARE),
+    Word(
+        r"beats?|beaten|better than|wins? against|improves? on|ahead of",
+        frozenset({"worked"}),
+        _COMPARE + ", with a difference that is not below the smallest effect of interest",
+    ),
     Word(r"worse than|inferior\w*|loses? to|falls? behind", frozenset({"worse"}), _COMPARE),
     Word(
         r"match(?:es|ed)|on par|equivalent to|as good as|indistinguishable|no (?:measurable )?difference",
@@ -110,6 +115,8 @@ def marks_of(artifact: Mapping[str, Any]) -> Iterator[str]:
             yield "tested"
         if verdict.startswith(BETTER):
             yield "better"
+            if not verdict.endswith(BELOW_SESOI):
+                yield "worked"
             if tier == "l3_real_model":
                 yield "l3 better"
         if verdict == WORSE:

@@ -50,7 +50,7 @@ def test_a_number_that_no_artifact_holds_fails(text, found):
     [
         ("outperforms", "l3 better"), ("SOTA", "l3 better"), ("state-of-the-art", "l3 better"),
         ("a significant gain", "better"), ("significantly worse", "worse"), ("no significant difference", "tested"),
-        ("exceeds", "better"), ("beats", "better"), ("is better than", "better"), ("improves on", "better"),
+        ("exceeds", "better"), ("beats", "worked"), ("is better than", "worked"), ("improves on", "worked"),
         ("is worse than", "worse"), ("matches", "equal"), ("is on par", "equal"), ("confirms", "claim confirmed"),
         ("refuted", "claim refuted"), ("inconclusive", "claim inconclusive"), ("LLMs", "language model"),
         ("language models", "language model"),
@@ -64,13 +64,25 @@ def test_a_claim_word_needs_the_outcome_that_says_it(word, mark):
 
 
 def test_no_run_of_a_mechanism_tier_licenses_the_words_of_a_ranking():
-    everything = {"better", "worse", "equal", "tested", "claim confirmed", "language model"}
+    everything = {"better", "worked", "worse", "equal", "tested", "claim confirmed", "language model"}
     assert [line for line, _ in said("It outperforms all.\nIt is SOTA.", marks=everything)] == [1, 2]
 
 
 def test_a_significant_word_is_not_licensed_by_a_test_that_found_nothing():
     assert said("a significant gain", marks=["tested"]) != []
     assert said("no significant gain", marks=["tested"]) == []
+
+
+def test_a_difference_below_the_smallest_effect_of_interest_licenses_no_win():
+    def marks(verdict):
+        entry = {"verdict": verdict}
+        return set(marks_of({"evaluation_protocol": {"tier": "l1_mechanism"}, "comparison": [entry]}))
+
+    assert marks("idea better (significant)") == {"tested", "better", "worked"}
+    assert marks("idea better (significant), below smallest effect of interest") == {"tested", "better"}
+    assert marks("no significant win") == {"tested"}
+    assert marks("no measurable effect") == {"equal"}
+    assert marks("insufficient seeds (min p = 0.25)") == set()
 
 
 def test_the_message_says_which_run_would_license_the_word():

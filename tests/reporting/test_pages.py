@@ -241,6 +241,12 @@ def test_a_resealed_artifact_is_refused_before_a_page_repeats_it(root, capsys):
     assert "its bytes are no output of" in capsys.readouterr().err
 
 
+def test_an_artifact_of_a_method_that_nobody_registered_is_named(root):
+    known = [method for method in methods() if method.name != "dpo"]
+    with pytest.raises(SuiteError, match="is of 'dpo', which is not registered"):
+        build.build(root, known)
+
+
 def test_a_folder_without_docs_is_refused(tmp_path, capsys):
     assert command("docs", "build", "--root", str(tmp_path))[0] == 3
     assert "there is no docs/post-training/" in capsys.readouterr().err

@@ -65,7 +65,8 @@ def test_ids_are_unique_but_for_the_seeds_that_the_button_hides(page):
 
 def test_every_part_is_there(page):
     for heading in ("Verdict and reasons", "Held-out measurements", "KL and entropy at every step",
-                    "Selected positions", "Loss, gradient and reward", "Cost", "Sampled completions", "Where this comes from"):  # fmt: skip
+                    "Selected positions", "Loss, gradient and reward", "Cost", "Sampled completions",
+                    "Where this comes from"):  # fmt: skip
         assert f"<h2>{heading}</h2>" in page
     assert page.count("<svg ") == len(re.findall("</svg>", page)) >= 10
     assert "Checked at V0, V1, V2." in page
