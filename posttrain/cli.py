@@ -118,7 +118,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_source(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--tier", default="l1", metavar="TIER", help="l0 (smoke and laws) or l1 (mechanism, default)")
+    tiers = "l0 (smoke, laws), l1 (mechanism, the default), l2 (tiny LM), l3 (implied by policy.model=...)"
+    parser.add_argument("--tier", metavar="TIER", help=tiers)
     parser.add_argument("--config", metavar="NAME|FILE", help="one of the algorithm's own configurations, or a file")
 
 
@@ -143,8 +144,9 @@ def _solo(options: argparse.Namespace, words: list[str]) -> Experiment:
     from posttrain import settings
     from posttrain.evaluation import experiment
 
-    config = settings.load(options.algorithm, options.tier, options.config, words)
-    return experiment.solo(config, settings.config_path(options.algorithm, options.tier, options.config), words)
+    tier = settings.tier_of(options.tier, words)
+    config = settings.load(options.algorithm, tier, options.config, words)
+    return experiment.solo(config, settings.config_path(options.algorithm, tier, options.config), words)
 
 
 def _reproduce(options: argparse.Namespace, words: list[str]) -> int:
@@ -175,7 +177,8 @@ def _compare(options: argparse.Namespace, words: list[str]) -> int:
         words.append(f"seeds=42-{41 + (options.seeds or 12)}")
 
     def build() -> Experiment:
-        return experiment.versus([settings.load(name, options.tier, options.config, words) for name in named], words)
+        tier = settings.tier_of(options.tier, words)
+        return experiment.versus([settings.load(name, tier, options.config, words) for name in named], words)
 
     return _conduct(options, build)
 

@@ -120,6 +120,13 @@ def config_path(algorithm: str, tier: str, config: str | None) -> Path:
     raise ConfigError(f"{what}: `{algorithm}` has no such configuration.{did_you_mean(names[0], shipped)}")
 
 
+def tier_of(tier: str | None, overrides: Sequence[str] | Mapping[str, Any]) -> str:
+    """The tier asked for; where none is, a checkpoint of one's own (`policy.model=`) means l3, anything else l1."""
+    given = overrides if isinstance(overrides, Mapping) else parse_overrides(overrides, KEYS)
+    model = given.get("policy.model")
+    return tier or ("l3" if model is not None and not str(model).startswith("tiny:") else "l1")
+
+
 def load(
     algorithm: str,
     tier: str = "l1",

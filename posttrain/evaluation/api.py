@@ -62,7 +62,7 @@ class Artifact:
 def train(
     algorithm: str,
     *,
-    tier: str = "l1",
+    tier: str | None = None,
     config: str | None = None,
     output: str | Path | None = None,
     plugins: Sequence[str] = (),
@@ -71,6 +71,7 @@ def train(
 ) -> Artifact:
     """`posttrain train`: options are settings (`seeds="42-53"`, `learning_rate=0.02`; dotted ones in a `**{...}`)."""
     loaded = load_plugins(plugins)
+    tier = settings.tier_of(tier, options)
     resolved = settings.load(algorithm, tier, config, options)
     made = experiment.solo(resolved, settings.config_path(algorithm, tier, config), _words(options))
     return _run(made, output, loaded, jobs)
@@ -78,7 +79,7 @@ def train(
 
 def compare(
     *algorithms: str,
-    tier: str = "l1",
+    tier: str | None = None,
     config: str | None = None,
     output: str | Path | None = None,
     plugins: Sequence[str] = (),
@@ -88,6 +89,7 @@ def compare(
     """`posttrain compare`: the artifact of the first algorithm, with its paired comparisons."""
     loaded = load_plugins(plugins)
     options = {"seeds": "42-53", **options}
+    tier = settings.tier_of(tier, options)
     resolved = [settings.load(algorithm, tier, config, options) for algorithm in algorithms]
     return _run(experiment.versus(resolved, _words(options)), output, loaded, jobs)
 

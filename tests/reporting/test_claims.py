@@ -97,6 +97,11 @@ def test_what_the_plan_wrote_may_be_quoted_and_nothing_like_it():
     assert said("| S2 | extremes beat two random tokens by 0.03 |", quotes=[claim]) != []
 
 
+def test_lines_are_counted_through_code_comments_and_quotations():
+    text = "```\na\nb\n```\n<!--\n\n-->\none\nquotation\nit beats all"
+    assert [line for line, _ in said(text, quotes=["one quotation"])] == [10]
+
+
 def test_a_title_is_a_name():
     title = "Your Language Model Beats 0.777"
     assert said(f"*{title}*", names=[title]) == []
