@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -31,7 +30,6 @@ def begun(command: list[str], cwd: Path, **environment: str) -> subprocess.Popen
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        start_new_session=True,
     )
 
 
@@ -39,7 +37,8 @@ def ended(process: subprocess.Popen, code: int = 0, timeout: float = 120) -> tup
     try:
         out, err = process.communicate(timeout=timeout)
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)  # a launcher's workers too
+        process.terminate()  # a launcher passes it on to its workers
+        process.communicate()
         raise
     assert process.returncode == code, err[-3000:]
     return out, err
@@ -132,34 +131,28 @@ def test_eight_ranks_of_which_five_have_no_seed_make_the_same_bytes_as_one(tmp_p
     assert (tmp_path / "run" / "artifact.json").read_bytes() == expected["spread"]
 
 
-FAILS = '''
+FAILS = """
 from dataclasses import dataclass
 
-from posttrain.data.decisions import Decisions
-from posttrain.registry import datasets
+from posttrain.registry import rewards
 
 
-@datasets.register("fails")
+@rewards.register("fails")
 @dataclass(frozen=True)
-class Fails(Decisions):
-    """Has no problems for seed 2, which only one of the ranks finds out."""
+class Fails:
+    '''Cannot judge the problems of seed 2, which only one of two ranks finds out.'''
 
-    def build(self, seed):
-        if seed == 2:
+    def __call__(self, problem, text):
+        if problem.id.startswith("2/"):
             raise ArithmeticError("seed 2 is lost")
-        return super().build(seed)
-'''
+        return 1.0
+"""
 
 
 def test_an_error_on_one_rank_ends_all_of_them_and_leaves_no_artifact(tmp_path):
     """The others wait for that rank's results; it must not in turn wait for them at a barrier."""
     (tmp_path / "fails.py").write_text(FAILS)
-    config = tmp_path / "l1.yaml"
-    config.write_text(
-        "dataset: {name: fails, train_examples: 8, validation_examples: 4, positions: 4}\n"
-        "policy: {name: factored, start: student}\nreward: positions\ngroup_size: 2\nsteps: 2\nseeds: 1-2\n"
-    )
-    words = ["train", "grpo", "--plugin", "fails.py", "--config", str(config), "--output", "run"]
+    words = [*SPREAD[:-1], "seeds=1-2", "reward=fails", "--plugin", "fails.py", "--output", "run"]
     _, err = ended(torchrun(2, tmp_path, PACKAGE, *words), code=1, timeout=60)
     assert "posttrain: seed 2 is lost" in err
     assert not (tmp_path / "run" / "artifact.json").exists()

@@ -1,9 +1,13 @@
 """Levels V3 and V4: training again, and what only the whole suite can show."""
 
 import json
+import math
+import os
+import subprocess
+import sys
 
 import pytest
-from small_runs import command, edit_execution, methods, verify
+from small_runs import REPOSITORY, command, edit_execution, methods, verify
 
 from posttrain.artifacts.digests import bytes_digest, sealed
 from posttrain.artifacts.documents import dumps, read
@@ -149,6 +153,23 @@ def test_in_another_class_one_item_is_a_warning_and_two_are_a_failure():
     assert len(_compare(run(30), run(31), 1, same=False)[1]) == 1
     assert len(_compare(run(30), run(32), 1, same=False)[0]) == 1
     assert len(_compare(run(30), run(31), 1, same=True)[0]) == 1
+
+
+@pytest.mark.parametrize(("a", "b"), [(0.1, math.nextafter(0.1, 1)), (0.0, -0.0)])
+def test_the_last_bit_and_the_sign_of_zero_count_in_the_same_class_only(a, b):
+    from posttrain.evaluation.rerun import _compare
+
+    assert len(_compare({"history": [a]}, {"history": [b]}, 1, same=True)[0]) == 1
+    assert _compare({"history": [a]}, {"history": [b]}, 1, same=False) == ([], [])
+
+
+@pytest.mark.slow
+def test_a_fresh_process_finds_itself_in_the_class_of_the_run(runs):
+    """Threads and BLAS are only known once torch is there: looked at before, the class was always another."""
+    words = [sys.executable, "-m", "posttrain", "verify", str(runs.solo), "--rerun"]
+    env = os.environ | {"PYTHONPATH": str(REPOSITORY)}
+    said = subprocess.run(words, env=env, capture_output=True, text=True, check=True).stdout
+    assert "the same environment class, every bit" in said
 
 
 def test_what_the_budget_leaves_out_is_said(runs):
