@@ -225,7 +225,7 @@ def concatenate(parts: Sequence[Rollouts], order: Sequence[int]) -> Rollouts:
 def completion_numbers(problems: Sequence[Problem], group_size: int) -> Tensor:
     """[B] int64: the number of each completion of its problem, counted on where a problem is drawn twice in a step.
 
-    The last part of a row's key: two rows of one step never share all four.
+    The last part of a row's key: two rows that a policy draws in one step never share all four.
     """
     seen: dict[str, int] = {}
     first = []

@@ -66,7 +66,7 @@ def join() -> Ranks:
         state = PartialState(cpu=True)
     except ValueError as error:
         raise ConfigError(
-            f"launcher: WORLD_SIZE is {announced}, but no other process can be found: {error}. Unset it, or use torchrun."
+            f"launcher: WORLD_SIZE is {announced}, but no other process is found: {error}. Unset it, or use torchrun."
         ) from error
     if state.num_processes != announced:
         raise ConfigError(

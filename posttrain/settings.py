@@ -123,8 +123,9 @@ def config_path(algorithm: str, tier: str, config: str | None) -> Path:
 def tier_of(tier: str | None, overrides: Sequence[str] | Mapping[str, Any]) -> str:
     """The tier asked for; where none is, a checkpoint of one's own (`policy.model=`) means l3, anything else l1."""
     given = overrides if isinstance(overrides, Mapping) else parse_overrides(overrides, KEYS)
-    model = given.get("policy.model")
-    return tier or ("l3" if model is not None and not str(model).startswith("tiny:") else "l1")
+    if tier is not None or given.get("policy.model") is None:
+        return tier or "l1"
+    return "l2" if str(given["policy.model"]).startswith("tiny:") else "l3"
 
 
 def load(
@@ -147,7 +148,8 @@ def load(
         raw.update(SMOKE)
     elif tier == "l3" and path.stem == "l2":
         raw.update(REAL)
-    raw.setdefault("tier", tier)
+    if raw.setdefault("tier", tier) != tier:
+        raise ConfigError(f"--tier: found {tier!r}, but {path.name} is a configuration of tier {raw['tier']!r}.")
     given = overrides if isinstance(overrides, Mapping) else parse_overrides(overrides, KEYS)
     # The whole before its parts, however they were written: `teacher=snapshot` would undo `teacher.refresh_every=8`.
     for key in sorted(given, key=lambda key: key.count(".")):
@@ -200,6 +202,7 @@ def check(config: TrainConfig) -> None:
     algorithm, needs = config.algorithm, config.algorithm.needs
     if config.tier not in TIERS:
         raise ConfigError(f"tier: found {config.tier!r}.{did_you_mean(config.tier, TIERS)}")
+    _check_tier(config)
     if needs & {"teacher", "divergence", "support"} and config.teacher is None:
         raise ConfigError(f"teacher: `{config.method}` needs one. Write teacher=frozen, cached or snapshot.")
     if "rewards" in needs and config.reward is None:
@@ -211,6 +214,11 @@ def check(config: TrainConfig) -> None:
             f"group_size: found {config.group_size}, but `{config.method}` compares the completions of a group. "
             f"Write group_size={algorithm.minimum_group} or more."
         )
+    if algorithm.single_update and (config.num_iterations > 1 or config.minibatch_problems is not None):
+        raise ConfigError(
+            f"num_iterations, minibatch_problems: the loss of `{config.method}` has no ratio to the policy that drew, "
+            "so only one update per step is on-policy. Leave both out, or choose an algorithm with a ratio (grpo, ppo)."
+        )
     if set(config.tune.seeds) & set(config.seeds):
         shared = sorted(set(config.tune.seeds) & set(config.seeds))
         raise ConfigError(f"tune.seeds: {shared} are also evaluation seeds. Tune on other seeds.")
@@ -219,6 +227,15 @@ def check(config: TrainConfig) -> None:
     if bool(config.tune.seeds) != bool(config.tune.learning_rate):
         raise ConfigError("tune: needs both tune.learning_rate=[...] and tune.seeds=A-B")
     _check_report(config)
+
+
+def _check_tier(config: TrainConfig) -> None:
+    """A tier is a statement about the model: no run may carry the name of another one."""
+    model = config.resolved["policy"].get("model")
+    fits = ("l0", "l1") if model is None else ("l2",) if str(model).startswith("tiny:") else ("l3",)
+    if config.tier not in fits:
+        what = f"policy `{config.names['policy']}`" + (f" with model `{model}`" if model is not None else "")
+        raise ConfigError(f"tier: found {config.tier!r}, but {what} is tier {' or '.join(fits)}. Leave the tier out.")
 
 
 def _check_report(config: TrainConfig) -> None:

@@ -1,7 +1,7 @@
 """Tiny language models made here: `tiny:teacher` and `tiny:student`, pretrained once on `steps` and kept in a cache.
 
-Both see the same worked answers, the student for fewer updates, so there is a gap to close. A model is named by the digest
-of its recipe; the same recipe makes the same weights on the same kind of machine.
+Both see the same worked answers, the student for fewer updates, so there is a gap to close. A model is named by the
+digest of its recipe; the same recipe makes the same weights on the same kind of machine.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def pretrain(model: Any, recipe: Recipe, tokenizer: Any, report: Callable[[int, 
 def _corpus(recipe: Recipe, tokenizer: Any) -> tuple[torch.Tensor, torch.Tensor]:
     """Ids and labels [N, L], right-padded; the question and the padding carry no label (-100)."""
     problems = Steps(train_examples=recipe.examples, validation_examples=1).build(recipe.data_seed).train
-    rows = [(tokenizer.encode(p.prompt), tokenizer.encode(p.responses[0]) + [tokenizer.eos_token_id]) for p in problems]
+    rows = [(tokenizer.encode(p.prompt), [*tokenizer.encode(p.responses[0]), tokenizer.eos_token_id]) for p in problems]
     length = max(len(question) + len(answer) for question, answer in rows)
     ids = torch.zeros(len(rows), length, dtype=torch.int64)
     labels = torch.full_like(ids, -100)

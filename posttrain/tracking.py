@@ -39,16 +39,20 @@ class Averages:
         return {name: float(whole.sums[name] / weight) for name, weight in whole.weights.items() if weight}
 
 
-def track_step(averages: Averages, batch: Batch, signals: Signals) -> None:
-    """Entropy, KL and reward over all sampled tokens; what is selected over the supervised ones."""
+def track_step(averages: Averages, batch: Batch, signals: Signals, own: bool = True) -> None:
+    """Entropy, KL and reward over all sampled tokens; what is selected over the supervised ones.
+
+    `own` says that the current policy drew the completions: without it they estimate none of its expectations.
+    """
     rollouts = batch.rollouts
     mask = rollouts.mask.to(rollouts.logprobs)
     drawn = mask * (rollouts.source == 0).unsqueeze(1)  # data rows have neither log-probs nor entropy of their own
     if signals.teacher is not None:
         apart = (signals.teacher.logprobs - rollouts.logprobs).abs()
         averages.add("selected_discrepancy", apart, batch.where * drawn)
-        averages.add("kl_to_teacher_sampled", *sampled_kl(rollouts, signals.teacher))
-    if signals.reference is not None:
+        if own:
+            averages.add("kl_to_teacher_sampled", *sampled_kl(rollouts, signals.teacher))
+    if signals.reference is not None and own:
         averages.add("kl_to_reference_sampled", *sampled_kl(rollouts, signals.reference))
     if signals.rewards is not None:
         averages.add("reward", signals.rewards.values, signals.rewards.valid.to(mask))
@@ -56,7 +60,8 @@ def track_step(averages: Averages, batch: Batch, signals: Signals) -> None:
         lowest = values.masked_fill(failed, torch.inf).amin(1, keepdim=True)
         zero_variance = lowest >= values.masked_fill(failed, -torch.inf).amax(1, keepdim=True)
         averages.add("zero_variance_groups", zero_variance.to(mask), torch.ones_like(zero_variance, dtype=mask.dtype))
-    averages.add("policy_entropy", rollouts.entropy, drawn)
+    if own:
+        averages.add("policy_entropy", rollouts.entropy, drawn)
     _track_selection(averages, batch)
 
 
@@ -113,7 +118,7 @@ class Evaluator:
         expected = policy.expectations(self.problems, others)
         accuracy, reward = (judge(grader, self.problems, answers) for grader in (self.accuracy, self.reward))
         point = {
-            "accuracy": _mean(accuracy.values.flatten().tolist()),
+            "accuracy": _mean(accuracy.values[accuracy.valid].tolist()),
             "mean_reward": _mean(reward.values[reward.valid].tolist()),
             "entropy": _mean(expected.entropy.tolist()),
             "kl_from_reference": _mean(expected.kl["reference"].tolist()),
@@ -124,9 +129,9 @@ class Evaluator:
 
 
 def _mean(values: Iterable[float]) -> float:
-    """Added in order and divided once, as the recorded artifacts were."""
+    """Added in order and divided once, as the recorded artifacts were; NaN where nothing could be judged."""
     listed = list(values)
-    return sum(listed) / len(listed) if listed else 0.0
+    return sum(listed) / len(listed) if listed else float("nan")
 
 
 class NonFinite(ArithmeticError):

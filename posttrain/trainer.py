@@ -126,7 +126,7 @@ class Trainer:
         signals, states = self._signals(problems, rollouts)
         batch = self.algorithm.prepare(rollouts, signals)
         whole, shared = Averages(), Averages()  # the step as every rank sees it; what each rank adds from its rows
-        track_step(whole, batch, signals)
+        track_step(whole, batch, signals, own=self.algorithm.rollouts == "sample")
         losses = []
         with self._phase("update"):
             for _ in range(self.options.num_iterations):
@@ -337,7 +337,8 @@ def _optimizer(parameters: list[torch.nn.Parameter], options: Optimization) -> t
 
     def factor(step: int) -> float:
         warm = min(1.0, (step + 1) / options.warmup_steps) if options.warmup_steps else 1.0
-        done = min(1.0, step / options.steps)
+        # The decay starts where the warm-up ends, as in transformers.
+        done = min(1.0, max(0, step - options.warmup_steps) / max(1, options.steps - options.warmup_steps))
         decay = {"constant": 1.0, "linear": 1.0 - done, "cosine": 0.5 * (1.0 + float(np.cos(np.pi * done)))}
         return warm * decay[options.lr_scheduler_type]
 

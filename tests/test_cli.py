@@ -331,6 +331,20 @@ def test_explain_names_the_folder_that_a_run_then_makes(capsys):
 # -- a first own algorithm --------------------------------------------------------------------------------------------
 
 
+@pytest.fixture
+def nothing_stays_registered():
+    """What a plugin registers in this process is gone afterwards."""
+    from posttrain.evaluation.study import studies
+    from posttrain.registry import algorithms
+
+    before = [(registry, registry.names(), dict(registry._entries)) for registry in (algorithms, studies)]
+    yield
+    for registry, _, entries in before:
+        registry._entries.clear()
+        registry._entries.update(entries)
+
+
+@pytest.mark.usefixtures("nothing_stays_registered")
 def test_a_new_algorithm_runs_keeps_the_laws_and_has_a_study(tmp_path, capsys):
     out = said(capsys, "new", "algorithm", "my-opd", "--directory", "mine")
     files = ["mine/configs/my-opd/l1.yaml", "mine/my_opd.py", "mine/test_my_opd.py"]
@@ -350,8 +364,7 @@ def test_a_new_algorithm_runs_keeps_the_laws_and_has_a_study(tmp_path, capsys):
     assert trained.stdout.splitlines()[-1] == "trained/artifact.json"
     plugins = json.loads(Path("trained/execution.json").read_text())["execution"]["plugins"]
     assert [plugin["name"] for plugin in plugins] == ["mine/my_opd.py"]
-    decided = command("reproduce", *words, "--output", "decided", cwd=tmp_path)
-    assert decided.returncode == 0, decided.stderr
+    said(capsys, "reproduce", *words, "--output", "decided")
     claims = json.loads(Path("decided/artifact.json").read_text())["mechanism"]["claims"]
     assert [claim["id"] for claim in claims] == ["A1"]
     assert main(["verify", "trained", "decided"]) == 0

@@ -207,8 +207,7 @@ def test_the_right_token_is_the_argmax_of_the_truth_which_the_teacher_at_distanc
     problems = replace(SMALL, prefix=prefix).build(seed)
     for problem in everything(problems):
         values = values_of(problem, problems.checkpoints["teacher"], SMALL.candidates)
-        assert (values.max(-1) - values[range(len(values)), told(problem)] <= TIE).all()
-        assert (values.argmax(-1) == told(problem))[clear(values)].all()
+        assert values.argmax(-1).tolist() == told(problem)
 
 
 def test_with_a_prefix_the_right_token_depends_on_the_one_before():
@@ -223,18 +222,18 @@ def test_every_position_has_one_right_token(options):
     assert all(clear(values_of(p, teacher, 8)).all() for p in everything(problems))
 
 
+def test_features_too_few_to_tell_the_tokens_apart_are_refused_instead_of_drawn_for_ever():
+    """One feature in -8..8 has 17 values: of 500 tokens, one alone at the top comes up once in 10^12 draws."""
+    with pytest.raises(ConfigError, match="dataset: so few features leave several right tokens"):
+        Decisions(1, 1, positions=1, candidates=500, known=1, new=1).build(0)
+
+
 @pytest.mark.parametrize(("prefix", "kind"), [(0.0, Factored), (0.8, Tree)])
 @pytest.mark.parametrize("sharpness", [0.1, 6.0, 50.0])
 def test_the_teacher_at_distance_0_is_always_right_however_sharp_it_is(prefix, kind, sharpness):
-    """But at exact ties. A tree that says something else there goes on along another path, so it is led along."""
     problems = replace(SMALL, prefix=prefix, sharpness=sharpness).build(1)
     teacher = kind().build(everything(problems), problems.checkpoints["teacher"], False)
-    rows = teacher.respond(everything(problems), 0, 0)
-    said = teacher.states(rows).hidden.argmax(-1)
-    for problem, row in zip(everything(problems), said.tolist(), strict=True):
-        one = clear(values_of(problem, problems.checkpoints["teacher"], SMALL.candidates) / sharpness)
-        assert (np.array(row) == told(problem))[one].all()
-        assert one.mean() > 0.5
+    assert teacher.greedy(everything(problems)).texts == tuple(problem.answer for problem in everything(problems))
 
 
 def test_the_student_knows_routine_positions_and_nothing_of_forks():
@@ -242,11 +241,9 @@ def test_the_student_knows_routine_positions_and_nothing_of_forks():
     problems = SMALL.build(2)
     student = Factored().build(everything(problems), problems.checkpoints["student"], False)
     for problem, text in zip(problems.train, student.greedy(problems.train).texts, strict=True):
-        one = clear(values_of(problem, problems.checkpoints["student"], SMALL.candidates))
         said, forks = np.array(list(map(int, text.split()))), problem.meta["forks"]
         assert not said[forks].any()
-        assert not one[forks].any()
-        assert (said == told(problem))[one].all()
+        assert (said == told(problem))[~forks].all()
 
 
 def test_forks_hide_the_known_features_and_routine_positions_all_others():
@@ -286,10 +283,8 @@ def test_a_far_teacher_is_wrong_at_some_routine_positions_and_right_at_all_forks
     right = {True: [], False: []}
     for problem in problems.train:
         values = values_of(problem, problems.checkpoints["teacher"], SMALL.candidates)
-        for fork, one, hit in zip(
-            problem.meta["forks"], clear(values), values.argmax(-1) == told(problem), strict=True
-        ):
-            right[bool(fork)] += [hit] if one else []
+        for fork, hit in zip(problem.meta["forks"], values.argmax(-1) == told(problem), strict=True):
+            right[bool(fork)].append(hit)
     assert all(right[True])
     assert 0 < np.mean(right[False]) < 0.6
 

@@ -133,7 +133,7 @@ def test_the_first_adamw_update_is_the_rate_whatever_the_size_of_the_gradient():
             {"lr_scheduler_type": "cosine"},  # (1 + cos(0, 45, 90, 135 degrees)) / 2
             [1, 0.5 + math.sqrt(0.5) / 2, 0.5, 0.5 - math.sqrt(0.5) / 2],
         ),
-        ({"lr_scheduler_type": "linear", "warmup_steps": 2}, [1 / 2, 3 / 4, 2 / 4, 1 / 4]),
+        ({"lr_scheduler_type": "linear", "warmup_steps": 2}, [1 / 2, 1, 1, 1 / 2]),
     ],
     ids=["constant", "warm-up", "linear", "cosine", "both"],
 )

@@ -17,12 +17,17 @@ from posttrain.policies.base import Divergence
 Need = Literal["rewards", "teacher", "reference", "student", "support", "divergence", "values", "pairs"]
 
 
+ZSCORE = "Dividing by the group's standard deviation weights problems by 1/sqrt(p(1-p)) of their success rate p."
+TOKEN_CREDIT = "A token's credit is its own log-ratio: the gradient is that of the KL at the states visited, not of the sequence KL."
+
+
 class Algorithm(ABC):
     """Pure and without state. The trainer divides once, over all micro-batches and ranks: nothing here reduces."""
 
     paper: ClassVar[str] = ""  # arXiv id, or empty
     title: ClassVar[str] = ""
     rollouts: ClassVar[Literal["sample", "data", "once"]] = "sample"
+    single_update: ClassVar[bool] = False  # without a ratio, a second update on the same completions is off-policy
     refills: ClassVar[bool] = False  # whether groups that `accept` turns down are drawn anew
 
     @property
@@ -100,6 +105,14 @@ def pair_weights(rollouts: Rollouts) -> tuple[Tensor, Tensor]:
 def correction_needs(correction: Correction) -> frozenset[Need]:
     """A correction compares the sampler with the trainer's own log-probs at the start of the phase."""
     return frozenset() if correction.rule == "none" else frozenset({"student"})
+
+
+def own_logprobs(rollouts: Rollouts, signals: Signals, correction: Correction) -> Tensor:
+    """[B, T] log pi_old of the trainer's own policy: as recorded, or as scored where another sampler is corrected for."""
+    if correction.rule == "none":
+        return rollouts.logprobs
+    assert signals.student is not None
+    return signals.student.logprobs
 
 
 def corrected(batch: Batch, signals: Signals, correction: Correction) -> Batch:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from posttrain.algorithms.base import Algorithm, Need, corrected, correction_needs, judged, per_token
+from posttrain.algorithms.base import ZSCORE, Algorithm, Need, corrected, correction_needs, judged, per_token
 from posttrain.batch import Batch, Rollouts, Scores, Signals
 from posttrain.functional import advantages, surrogates, weighting
 from posttrain.functional.corrections import Correction
@@ -42,9 +42,7 @@ class CISPO(Algorithm):
 
     @property
     def biases(self) -> tuple[str, ...]:
-        return (
-            "Dividing by the group's standard deviation weights problems by 1/sqrt(p(1-p)) of their success rate p.",
-        )
+        return (ZSCORE,)
 
     def prepare(self, rollouts: Rollouts, signals: Signals) -> Batch:
         assert signals.rewards is not None

@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from posttrain.algorithms.base import Algorithm, Need, corrected, correction_needs, judged, per_token
+from posttrain.algorithms.base import ZSCORE, Algorithm, Need, corrected, correction_needs, judged, per_token
 from posttrain.batch import Batch, Rewards, Rollouts, Scores, Signals
 from posttrain.functional import advantages, surrogates, weighting
 from posttrain.functional.corrections import Correction
@@ -49,7 +49,7 @@ class DAPO(Algorithm):
     @property
     def biases(self) -> tuple[str, ...]:
         return (
-            "Dividing by the group's standard deviation weights problems by 1/sqrt(p(1-p)) of their success rate p.",
+            ZSCORE,
             "Drawing again where all rewards are equal shifts training to problems of middling difficulty.",
         )
 

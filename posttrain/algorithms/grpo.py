@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from posttrain.algorithms.base import Algorithm, Need, corrected, correction_needs, judged, per_token
+from posttrain.algorithms.base import ZSCORE, Algorithm, Need, corrected, correction_needs, judged, per_token
 from posttrain.batch import Batch, Rollouts, Scores, Signals
 from posttrain.functional import advantages, surrogates, weighting
 from posttrain.functional.corrections import Correction
@@ -46,9 +46,7 @@ class GRPO(Algorithm):
 
     @property
     def biases(self) -> tuple[str, ...]:
-        found = [
-            "Dividing by the group's standard deviation weights problems by 1/sqrt(p(1-p)) of their success rate p."
-        ]
+        found = [ZSCORE, "Dividing by a completion's own length favours short right and long wrong ones."]
         if self.kl_coef and self.kl in ("k1", "k3"):
             gradient = {"k1": "zero", "k3": "that of KL(pi_ref || pi), not of KL(pi || pi_ref)"}[self.kl]
             found.append(f"The {self.kl} estimate in the loss has an expected gradient that is {gradient}.")

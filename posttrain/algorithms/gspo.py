@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from posttrain.algorithms.base import Algorithm, Need, corrected, correction_needs, judged
+from posttrain.algorithms.base import ZSCORE, Algorithm, Need, corrected, correction_needs, judged
 from posttrain.batch import Batch, Rollouts, Scores, Signals
 from posttrain.functional import advantages, surrogates
 from posttrain.functional.corrections import Correction
@@ -37,6 +37,10 @@ class GSPO(Algorithm):
     @property
     def minimum_group(self) -> int:
         return 2
+
+    @property
+    def biases(self) -> tuple[str, ...]:
+        return (ZSCORE,)
 
     def prepare(self, rollouts: Rollouts, signals: Signals) -> Batch:
         assert signals.rewards is not None

@@ -7,7 +7,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from posttrain.algorithms.base import Algorithm, Need, per_token
+from posttrain.algorithms.base import TOKEN_CREDIT, Algorithm, Need, per_token
 from posttrain.batch import Batch, Rollouts, Scores, Signals
 from posttrain.functional import advantages, surrogates, weighting
 from posttrain.ranges import NOT_NEGATIVE, POSITIVE, check
@@ -39,6 +39,10 @@ class OPD(Algorithm):
     @property
     def minimum_group(self) -> int:
         return 2 if self.reward_weight else 1
+
+    @property
+    def biases(self) -> tuple[str, ...]:
+        return (TOKEN_CREDIT,)
 
     def prepare(self, rollouts: Rollouts, signals: Signals) -> Batch:
         assert signals.teacher is not None

@@ -8,7 +8,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from posttrain.algorithms.base import Algorithm, Need, corrected, judged
+from posttrain.algorithms.base import Algorithm, Need, corrected, judged, own_logprobs
 from posttrain.batch import Batch, Rollouts, Scores, Signals
 from posttrain.functional import advantages, surrogates, weighting
 from posttrain.functional.corrections import Correction
@@ -57,7 +57,8 @@ class PPO(Algorithm):
         rewards = last * signals.rewards.values.flatten().unsqueeze(1)
         if self.kl_coef:
             assert signals.reference is not None
-            apart = kl_estimator("k1", rollouts.logprobs, signals.reference.logprobs)
+            own = own_logprobs(rollouts, signals, self.correction)
+            apart = kl_estimator("k1", own, signals.reference.logprobs)
             rewards = rewards - self.kl_coef * apart * mask
         old_values = signals.student.values
         credit, returns = advantages.gae(rewards, old_values, mask, self.gamma, self.lam)

@@ -23,6 +23,7 @@ class Reinforce(Algorithm):
     by (n - 1) / n.
     """
 
+    single_update = True
     title = "Simple Statistical Gradient-Following Algorithms for Connectionist Reinforcement Learning"
 
     baseline: Literal["batch", "none"] = "batch"

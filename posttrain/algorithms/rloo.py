@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from posttrain.algorithms.base import Algorithm, Need, corrected, correction_needs, judged, per_token
+from posttrain.algorithms.base import Algorithm, Need, corrected, correction_needs, judged, own_logprobs, per_token
 from posttrain.batch import Batch, Rollouts, Scores, Signals
 from posttrain.functional import advantages, surrogates, weighting
 from posttrain.functional.corrections import Correction
@@ -24,6 +24,7 @@ class RLOO(Algorithm):
     """
 
     paper = "2402.14740"
+    single_update = True
     title = "Back to Basics: Revisiting REINFORCE Style Optimization for Learning from Human Feedback in LLMs"
 
     kl_coef: float = 0.03
@@ -46,7 +47,8 @@ class RLOO(Algorithm):
         values = signals.rewards.values
         if self.kl_coef:
             assert signals.reference is not None
-            apart = kl_estimator("k1", rollouts.logprobs, signals.reference.logprobs) * rollouts.mask
+            own = own_logprobs(rollouts, signals, self.correction)
+            apart = kl_estimator("k1", own, signals.reference.logprobs) * rollouts.mask
             values = values - self.kl_coef * apart.sum(1).view_as(values)
         credit = advantages.leave_one_out(values, signals.rewards.valid)
         weight, normaliser = weighting.sequence_sum(judged(rollouts, signals.rewards), rollouts.logprobs.dtype)

@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from posttrain.algorithms.base import Algorithm, Need, per_token
+from posttrain.algorithms.base import TOKEN_CREDIT, Algorithm, Need, judged, per_token
 from posttrain.batch import Batch, Rollouts, Scores, Signals
 from posttrain.functional import advantages, surrogates, weighting
 from posttrain.functional.selection import Select, select
@@ -50,6 +50,13 @@ class SparseOPD(Algorithm):
     def minimum_group(self) -> int:
         return 2 if self.credit == "outcome" else 1
 
+    @property
+    def biases(self) -> tuple[str, ...]:
+        found = ["Selected tokens are those with unusual log-ratios, so their mean gradient is not that of all tokens."]
+        if self.credit == "teacher":
+            found.append(TOKEN_CREDIT)
+        return tuple(found) if self.select.reads_scores else tuple(found[1:])
+
     def positions(self, rollouts: Rollouts) -> Tensor:
         if self.select.reads_scores:
             return rollouts.mask
@@ -62,11 +69,15 @@ class SparseOPD(Algorithm):
         kept = signals.teacher.mask
         if self.select.reads_scores:
             kept = select(self.select, score, kept, rollouts.group_size, rollouts.keys)
-        dtype = log_ratio.dtype
+        mask, dtype = rollouts.mask, log_ratio.dtype
+        if self.credit == "outcome":
+            assert signals.rewards is not None
+            mask = judged(rollouts, signals.rewards)
+            kept = kept & mask
         if self.normaliser == "kept":
             weight, normaliser = weighting.sparse_kept(kept, dtype)
         else:
-            weight, normaliser = weighting.sparse_response_length(rollouts.mask, kept, dtype)
+            weight, normaliser = weighting.sparse_response_length(mask, kept, dtype)
         credit = self._credit(rollouts, signals, log_ratio)
         return Batch(rollouts, weight, normaliser, advantages=credit, teacher=signals.teacher)
 

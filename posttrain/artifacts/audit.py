@@ -104,11 +104,14 @@ def output_problems(folder: Path, files: Sequence[Mapping[str, Any]]) -> Iterato
             yield f"{file['path']} does not have the recorded digest {file['sha256']}"
 
 
+APART = ("arms/", "teacher-cache/", "tuning/", "tensorboard/")
+
+
 def unrecorded_files(folder: Path, files: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Files in a run folder that no record names; other arms keep their own records."""
+    """Files in a run folder that no record names; arms keep their own records, a teacher's cache its own digests."""
     known = {file["path"] for file in files} | {"execution.json", "artifact.json", "plan.json"}
     names = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
-    return sorted(name for name in names if name not in known and not name.startswith("arms/"))
+    return sorted(name for name in names if name not in known and not name.startswith(APART))
 
 
 def arm_problems(evidence: Evidence) -> Iterator[str]:

@@ -53,11 +53,6 @@ class Evidence:
         """Whether this very file is on the closed list of those from before provenance was recorded."""
         return self.artifact.digest in HISTORICAL
 
-    @property
-    def is_arm(self) -> bool:
-        """Whether the artifact is one arm of a study, which compares nothing by itself."""
-        return self.artifact.path.parent.parent.name == "arms"
-
     def arm_with(self, digest: str) -> Document | None:
         """The arm whose artifact has these bytes, None if it is not at hand."""
         return next((arm for arm in self.arms.values() if arm.digest == digest), None)

@@ -3,12 +3,12 @@
 Nothing that an artifact names is imported or executed; a file it names is only read, and only inside its own folder.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from posttrain.artifacts import audit, recompute
-from posttrain.artifacts.comparisons import comparison_problems
+from posttrain.artifacts.comparisons import close, comparison_problems
 from posttrain.artifacts.digests import code_digest
 from posttrain.artifacts.documents import shown
 from posttrain.artifacts.evidence import HISTORICAL, SENTINEL, Evidence, gather, read_document
@@ -25,14 +25,22 @@ BEYOND = (
 )
 
 
+Claims = Callable[[Mapping[str, Any], Mapping[str, Mapping[str, Any]]], list[dict[str, Any]] | None]
+
+
 def verify(
-    path: Path | str, *, fingerprints: Fingerprints | None = None, package_root: Path | str | None = None
+    path: Path | str,
+    *,
+    fingerprints: Fingerprints | None = None,
+    package_root: Path | str | None = None,
+    claims: Claims | None = None,
 ) -> Report:
     """Checks an artifact file, or the run folder that holds one.
 
     `fingerprints` draws the data set of a plan's `dataset` block again and gives its fingerprint, None if it cannot;
-    `package_root` is the folder of the package whose code is compared with the recorded one. Raises OSError if a file
-    that is there cannot be read.
+    `package_root` is the folder of the package whose code is compared with the recorded one; `claims` decides a study's
+    claims again from the artifact and its arms by name, None if it cannot. Raises OSError if a file that is there
+    cannot be read.
     """
     path = Path(path)
     file = path / "artifact.json" if path.is_dir() else path
@@ -50,6 +58,7 @@ def verify(
         *checks,
         *evidence.checks,
         *_recomputed(evidence),
+        *_decided(evidence, claims),
         *_digested(evidence, fingerprints, None if package_root is None else Path(package_root)),
     )
     skipped = [f"{check.level} {check.name}: {check.message}" for check in checks if check.status == "skipped"]
@@ -83,7 +92,7 @@ def _recomputed(evidence: Evidence) -> Iterable[Check]:
     problems = recompute.policy_problems(artifact, plan, historical=historical)
     policy = settle("claim policy", "V1", problems, "fits tier, seeds and formal flag")
     yield policy
-    if plan is not None and not evidence.is_arm:
+    if plan is not None:
         yield settle("study", "V1", recompute.study_problems(artifact, plan), "planned rivals and claims are all there")
     if "comparison" in artifact and "failed" not in (seeds.status, policy.status):
         yield from _compared(evidence)
@@ -94,6 +103,34 @@ def _recomputed(evidence: Evidence) -> Iterable[Check]:
         by_hand = recompute.judged_by_hand(artifact)
         if by_hand:
             yield _skip("claim outcomes", "V1", f"{shown(by_hand)} have rules in free words")
+
+
+def _decided(evidence: Evidence, claims: Claims | None) -> Iterable[Check]:
+    """What the claims measured, worked out again from the runs of all arms."""
+    artifact = evidence.artifact.value
+    if "mechanism" not in artifact:
+        return
+    arms = {name: arm.value for name, arm in evidence.arms.items()}
+    again = claims(artifact, arms) if claims else None
+    if again is None:
+        yield _skip("claim measurements", "V1", "the study or some of its arms are not at hand")
+        return
+    pairs = zip(artifact["mechanism"]["claims"], again, strict=False)
+    problems = [
+        f"claim {old['id']} measured {old['measured']}, the runs give {new['measured']}"
+        for old, new in pairs
+        if not _agree(old["measured"], new["measured"])
+    ]
+    yield settle("claim measurements", "V1", problems, f"{len(again)} worked out again from the runs of all arms")
+
+
+def _agree(old: Any, new: Any) -> bool:
+    """Equal texts and counts, and numbers within the tolerance of derived values."""
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        return old.keys() == new.keys() and all(_agree(old[key], new[key]) for key in old)
+    if isinstance(old, list) and isinstance(new, list):
+        return len(old) == len(new) and all(map(_agree, old, new))
+    return close(old, new) if isinstance(old, float) or isinstance(new, float) else old == new
 
 
 def _compared(evidence: Evidence) -> Iterable[Check]:

@@ -15,13 +15,14 @@ import numpy as np
 
 from posttrain.batch import Problem, ProblemSet
 from posttrain.ranges import NOT_NEGATIVE, UNIT, Range, at_least, check
-from posttrain.registry import datasets
+from posttrain.registry import ConfigError, datasets
 
 # Features and directions are drawn as whole numbers, so they are equal on every machine; directions on a finer grid, or
 # two tokens would often be worth exactly the same.
 GRID = 8
 DIRECTION_GRID = 1000
 TIE = 1e-9
+TRIES = 1000  # draws of a position until one token is better than all others
 
 
 @datasets.register("decisions")
@@ -78,7 +79,7 @@ class Decisions:
         length = int(rng.integers(shortest, self.positions + 1))
         forks = rng.integers(0, 1000, length) < round(1000 * self.fork_rate)
         drawn = _draw(rng, (length, self.candidates, self.known + self.new + self.hidden))
-        while True:
+        for _ in range(TRIES):
             features = drawn / GRID
             features[forks, :, : self.known] = 0.0
             features[~forks, :, self.known :] = 0.0
@@ -88,6 +89,8 @@ class Decisions:
             if not tied.any():
                 break
             drawn[tied] = _draw(rng, drawn[tied].shape)  # one right token at every position
+        else:
+            raise ConfigError("dataset: so few features leave several right tokens. Write more, or fewer candidates.")
         text = " ".join(map(str, answer))
         return Problem(
             id=name,

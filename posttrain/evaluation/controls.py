@@ -13,9 +13,13 @@ Overrides = Mapping[str, Any]
 
 
 def _kept(config: TrainConfig) -> int:
-    """Tokens per completion that the configured selection keeps."""
+    """Tokens that the configured selection keeps in its scope."""
     rule = config.algorithm.select
-    return rule.low + rule.high if rule.rule == "extremes" else rule.k
+    if rule.rule == "extremes":
+        return rule.low + rule.high
+    if rule.rule in ("highest", "lowest", "random", "first", "last"):
+        return rule.k
+    raise ConfigError(f"controls: a budget in tokens is not defined for algorithm.select.rule={rule.rule}")
 
 
 def _select(rule: str) -> Callable[[TrainConfig], Overrides]:
@@ -27,8 +31,9 @@ def _select(rule: str) -> Callable[[TrainConfig], Overrides]:
 
 def _scaled_dense(config: TrainConfig) -> Overrides:
     """All tokens, with the learning rate lowered by the share of tokens that the sparse arm supervises."""
-    length = getattr(config.dataset, "positions", 1)
-    return {"algorithm.select.rule": "all", "learning_rate": config.learning_rate * _kept(config) / length}
+    scope = config.group_size if config.algorithm.select.scope == "group" else 1
+    tokens = scope * getattr(config.dataset, "positions", 1)
+    return {"algorithm.select.rule": "all", "learning_rate": config.learning_rate * min(1.0, _kept(config) / tokens)}
 
 
 def _constant_negative(config: TrainConfig) -> Overrides:

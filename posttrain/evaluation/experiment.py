@@ -15,6 +15,12 @@ from posttrain.overrides import parse_overrides, put
 from posttrain.registry import ConfigError, did_you_mean
 from posttrain.settings import COMPONENTS, TrainConfig
 
+# What rivals have to share for their seeds to be pairs and their budgets to be equal.
+BUDGET = (
+    "dataset", "seeds", "policy", "evaluation",
+    "steps", "problems_per_step", "group_size", "num_iterations", "minibatch_problems",
+)  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Arm:
@@ -90,7 +96,7 @@ def versus(configs: Sequence[TrainConfig], overrides: Sequence[str]) -> Experime
         raise ConfigError(f"compare: {methods} names one algorithm twice. Variants of one are controls or a study.")
     first = configs[0].resolved
     for config in configs[1:]:
-        for key in ("dataset", "seeds", "policy", "evaluation", "steps", "problems_per_step"):
+        for key in BUDGET:
             if config.resolved[key] != first[key]:
                 where = _differ(key, first[key], config.resolved[key])
                 raise ConfigError(

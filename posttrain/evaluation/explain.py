@@ -12,9 +12,9 @@ from posttrain.evaluation.experiment import Experiment
 from posttrain.settings import TrainConfig
 
 SEEDS = """\
-each of the seeds {seeds} controls, by streams that do not touch each other:
+each of the seeds {seeds} controls:
   problems      numpy default_rng(seed): dataset.build, training problems first, then the held-out ones
-  training      a second default_rng(seed): which problems a step takes, then the completions
+  training      default_rng(seed) started anew, as in the recorded protocol: problems of a step, then completions
   selection     counter-based, from (seed, step, problem, completion): random tokens, the mixture's coins
   samples       default_rng([seed, 1]): the completions in samples.jsonl
   probes        default_rng([seed, 2]): the extra measurements of a study

@@ -7,8 +7,9 @@ from functools import cache
 from typing import Any
 
 from posttrain.artifacts.comparisons import Rival, compare_runs
-from posttrain.artifacts.digests import dataset_fingerprint, dataset_set_fingerprint, sealed
+from posttrain.artifacts.digests import content_digest, dataset_fingerprint, dataset_set_fingerprint, sealed
 from posttrain.evaluation.experiment import Arm, Experiment, seed_words
+from posttrain.evaluation.study import Results, studies
 from posttrain.registry import ConfigError, datasets
 from posttrain.settings import TIERS, TrainConfig
 
@@ -66,6 +67,17 @@ def regenerate(dataset: Mapping[str, Any]) -> str | None:
     return dataset_fingerprint(drawn_splits(dataset["generator"], dataset["config"], seeds))
 
 
+def redecide(artifact: Mapping[str, Any], arms: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]] | None:
+    """The claims of a study decided again from the runs of all its arms; None where study or arms are not at hand."""
+    mechanism = artifact["mechanism"]
+    if mechanism["study"] not in studies or {arm["name"] for arm in mechanism["arms"]} - set(arms):
+        return None
+    prefix = f"{artifact['method']}."
+    runs = {arm["name"].removeprefix(prefix): arms[arm["name"]]["runs"] for arm in mechanism["arms"]}
+    results = Results({"main": artifact["runs"], **runs})
+    return [claim.decide(results) for claim in studies.get(mechanism["study"]).claims]
+
+
 def plan(experiment: Experiment) -> dict[str, Any]:
     """What would count as evidence, before anything runs. A plan without rivals is the same for every method."""
     config = experiment.main.config
@@ -87,7 +99,12 @@ def plan(experiment: Experiment) -> dict[str, Any]:
     }
     if len(experiment.arms) > 1:
         found["arms"] = {
-            arm.name: {"algorithm": arm.config.method, "overrides": dict(arm.overrides)} for arm in experiment.arms
+            arm.name: {
+                "algorithm": arm.config.method,
+                "overrides": dict(arm.overrides),
+                "config_sha256": content_digest(arm.config.resolved),
+            }
+            for arm in experiment.arms
         }
         found["main"] = experiment.main.name
         found["controls"] = list(experiment.rivals)

@@ -45,6 +45,9 @@ class Results:
         return [run["training"]["last_diagnostics"][name] for run in self.runs[arm]]
 
 
+ALPHA = 0.05
+
+
 def difference(a: Sequence[float], b: Sequence[float]) -> list[float]:
     """a - b, seed by seed."""
     return [x - y for x, y in zip(a, b, strict=True)]
@@ -98,7 +101,9 @@ class Claim:
 
 
 def _one(numbers: Sequence[float]) -> dict[str, Any]:
-    found = statistics.interval(numbers)
+    # Where no p can be small enough there is no interval to decide by either: the claim stays inconclusive.
+    enough = len(numbers) >= statistics.seeds_needed(ALPHA, 1)
+    found = statistics.interval(numbers) if enough else None
     return {
         "n": len(numbers),
         "mean": statistics.mean(numbers),

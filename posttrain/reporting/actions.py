@@ -33,10 +33,14 @@ def verifier(plugins: list[str]) -> Any:
 
     load_plugins(plugins)
     from posttrain.bench.planning import regenerate as regenerate_track
-    from posttrain.evaluation.records import regenerate
+    from posttrain.evaluation.records import redecide, regenerate
 
     package = Path(__file__).parent.parent
-    return lambda path: verify(path, fingerprints=lambda d: regenerate_track(d) or regenerate(d), package_root=package)
+
+    def drawn(dataset: dict[str, Any]) -> str | None:
+        return regenerate_track(dataset) or regenerate(dataset)
+
+    return lambda path: verify(path, fingerprints=drawn, package_root=package, claims=redecide)
 
 
 def verify_paths(paths: list[Path], plugins: list[str], rerun: bool, budget: float | None) -> list[Report]:

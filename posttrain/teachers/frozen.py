@@ -89,10 +89,11 @@ class FrozenTeacher:
 
 
 def _shuffled(targets: Targets, rollouts: Rollouts) -> Targets:
-    """Each answer swapped for that of another supervised token, by a permutation drawn from the rows' keys."""
+    """Each answer replaced by that of the next supervised token in a random order drawn from the rows' keys."""
     where = targets.mask.flatten()
     draws = keyed_uniforms(rollouts.keys, targets.mask.shape[1], stream=SHUFFLE_STREAM)
     order = np.argsort(torch.as_tensor(draws).flatten()[where].numpy(), kind="stable")
     moved = targets.logprobs.flatten().clone()
-    moved[where] = moved[where][torch.from_numpy(order)]
+    there = where.nonzero().squeeze(1)[torch.from_numpy(order)]
+    moved[there] = targets.logprobs.flatten()[there.roll(1)]
     return replace(targets, logprobs=moved.view_as(targets.logprobs), support_ids=None, support_logprobs=None)

@@ -21,7 +21,7 @@ def trainer(algorithm: str, *overrides: str) -> Trainer:
 
 
 def test_the_correction_and_the_ratio_are_two_numbers():
-    """One token: sampler -1.0, old -1.1, new -1.3. exp(old - sampler) = exp(-0.1) = 0.904837, exp(new - old) = exp(-0.2)
+    """One token: sampler -1, old -1.1, new -1.3. exp(old - sampler) = exp(-0.1) = 0.904837, exp(new - old) = exp(-0.2)
     = 0.818731. Taking the new policy in the correction would give exp(-0.3) = 0.740818 and count the drift twice."""
     rho = correction_weights(Correction("tis"), torch.tensor([-1.1 - -1.0]))
     assert rho.item() == pytest.approx(0.904837, abs=1e-6)
