@@ -118,7 +118,8 @@ class Evaluator:
         expected = policy.expectations(self.problems, others)
         accuracy, reward = (judge(grader, self.problems, answers) for grader in (self.accuracy, self.reward))
         point = {
-            "accuracy": _mean(accuracy.values[accuracy.valid].tolist()),
+            # An answer nobody can read is not right; where none can be read, nothing is known.
+            "accuracy": _mean(accuracy.values.flatten().tolist() if accuracy.valid.any() else []),
             "mean_reward": _mean(reward.values[reward.valid].tolist()),
             "entropy": _mean(expected.entropy.tolist()),
             "kl_from_reference": _mean(expected.kl["reference"].tolist()),

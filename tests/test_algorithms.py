@@ -286,14 +286,14 @@ def tip_loss(a):
     return loss
 
 
-def kept_by(rule, score, d):
+def kept_by(rule, score, d, mask):
     """The selection, token by token in plain Python; random rules are the package's own."""
     if rule.rule in ("random", "trajectories"):
-        return select(rule, None, d.mask, d.rollouts.group_size, d.rollouts.keys)
-    kept, sizes = torch.zeros_like(d.mask), {"completion": 1, "group": d.rollouts.group_size, "batch": len(d.mask)}
+        return select(rule, None, mask, d.rollouts.group_size, d.rollouts.keys)
+    kept, sizes = torch.zeros_like(mask), {"completion": 1, "group": d.rollouts.group_size, "batch": len(mask)}
     together = sizes[rule.scope] if rule.reads_scores else 1
-    for start in range(0, len(d.mask), together):
-        places = [(i, t) for i in range(start, start + together) for t in range(d.mask.shape[1]) if d.mask[i, t]]
+    for start in range(0, len(mask), together):
+        places = [(i, t) for i in range(start, start + together) for t in range(mask.shape[1]) if mask[i, t]]
         rising = sorted(places, key=lambda place: float(score[place]))
         share = max(1, math.ceil(rule.fraction * len(places)))
         chosen = {
@@ -311,7 +311,8 @@ def sparse_loss(a):
     def loss(d):
         credit = d.of(d.teacher) - d.of(d.start)
         score = {"log_ratio": credit, "abs_log_ratio": credit.abs(), "logprob": d.of(d.start)}[a.score]
-        kept = kept_by(a.select, score, d)
+        mask = judged(d) if a.credit == "outcome" else d.mask
+        kept = kept_by(a.select, score, d, mask)
         outcome, negative = per_row(group_mean(d.rewards, d.valid)), -torch.ones_like(score)
         credit = {"teacher": credit, "outcome": outcome, "constant_negative": negative}[a.credit]
         logp = d.of(d.log_probs)
@@ -319,7 +320,7 @@ def sparse_loss(a):
         token = clipped if a.surrogate == "clip" else -credit * logp
         if a.normaliser == "kept":
             return token_mean(token, kept)
-        length = d.mask.sum(1)
+        length = mask.sum(1)
         return ((token * kept).sum(1)[length > 0] / length[length > 0]).mean()
 
     return loss

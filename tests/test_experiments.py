@@ -368,6 +368,9 @@ def test_studies_decide_over_twelve_paired_seeds():
     assert all(studies.get(name).claims for name in studies.names())
 
 
+SIX = [1, 2, 3, 1, 2, 3]
+
+
 def claim(rule: str, threshold: float = 0.0, values: Any = None) -> Claim:
     return Claim("X", "a claim", "a prediction", "a metric", rule, threshold, lambda results: values)
 
@@ -375,18 +378,18 @@ def claim(rule: str, threshold: float = 0.0, values: Any = None) -> Claim:
 @pytest.mark.parametrize(
     ("rule", "threshold", "values", "outcome", "measured"),
     [
-        # t(0.975, 2) = 4.3027; [1, 2, 3]: mean 2, sd 1, half-width 4.3027 / sqrt(3) = 2.4841.
-        ("interval above threshold", -0.5, {"a": [1, 2, 3]}, "confirmed", {"ci95": [-0.4841, 4.4841], "mean": 2}),
-        ("interval above threshold", 0.0, {"a": [1, 2, 3]}, "inconclusive", {"n": 3}),
-        ("interval above threshold", 4.5, {"a": [1, 2, 3]}, "refuted", {}),
-        ("interval at least threshold", -0.4, {"a": [1, 2, 3]}, "inconclusive", {}),
-        ("interval at most threshold", 4.5, {"a": [1, 2, 3]}, "confirmed", {}),
+        # [1, 2, 3, 1, 2, 3]: mean 2, sd sqrt(4 / 5), t(0.975, 5) = 2.5706, half-width 2.5706 sd / sqrt(6) = 0.9386.
+        ("interval above threshold", 1.0, {"a": SIX}, "confirmed", {"ci95": [1.0614, 2.9386], "mean": 2, "n": 6}),
+        ("interval above threshold", 1.5, {"a": SIX}, "inconclusive", {}),
+        ("interval above threshold", 3.0, {"a": SIX}, "refuted", {}),
+        ("interval at least threshold", 1.1, {"a": SIX}, "inconclusive", {}),
+        ("interval at most threshold", 3.0, {"a": SIX}, "confirmed", {}),
         ("value at most threshold", 3.0, {"a": [1, -3, 2]}, "confirmed", {"value": 3, "n": 3}),
         ("value at most threshold", 2.9, {"a": [1, -3, 2]}, "refuted", {}),
         ("value at least threshold", 3.0, {"a": [1, -3, 2]}, "confirmed", {}),
-        ("every interval above threshold", -0.5, {"a": [1, 2, 3], "b": [2, 3, 4]}, "confirmed", {"a mean": 2}),
-        ("every interval above threshold", 0.0, {"a": [1, 2, 3], "b": [2, 3, 4]}, "inconclusive", {"b mean": 3}),
-        ("every interval above threshold", 4.6, {"a": [1, 2, 3], "b": [2, 3, 4]}, "refuted", {}),
+        ("every interval above threshold", 1.0, {"a": SIX, "b": [2, 3, 4] * 2}, "confirmed", {"a mean": 2}),
+        ("every interval above threshold", 1.5, {"a": SIX, "b": [2, 3, 4] * 2}, "inconclusive", {"b mean": 3}),
+        ("every interval above threshold", 3.0, {"a": SIX, "b": [2, 3, 4] * 2}, "refuted", {}),
     ],
 )
 def test_a_claim_is_decided_by_its_rule_and_threshold(rule, threshold, values, outcome, measured):
@@ -404,8 +407,10 @@ def test_a_quotient_without_meaning_makes_its_claim_inconclusive(rule):
     assert (found["measured"], found["outcome"]) == (None, "inconclusive")
 
 
-def test_one_seed_decides_nothing_by_an_interval():
-    found = claim("interval above threshold", 0.0, {"a": [5.0]}).decide(Results({}))
+@pytest.mark.parametrize("seeds", [1, 5])
+def test_fewer_than_six_seeds_decide_nothing_by_an_interval(seeds):
+    """With five, the smallest two-sided p is 2 / 32 = 0.0625."""
+    found = claim("interval above threshold", 0.0, {"a": [5.0 + i for i in range(seeds)]}).decide(Results({}))
     assert (found["measured"]["ci95"], found["outcome"]) == (None, "inconclusive")
 
 
@@ -415,7 +420,7 @@ def test_a_rule_outside_the_closed_list_is_refused():
 
 
 def synthetic(**arms: tuple[list[float], list[float]]) -> Results:
-    """Runs of three seeds that start at accuracy 0.5 and end at the given accuracies and distances to the teacher."""
+    """Runs of six seeds that start at accuracy 0.5 and end at the given accuracies and distances to the teacher."""
 
     def one(accuracy: float, distance: float) -> dict[str, Any]:
         start = {"accuracy": 0.5, "kl_from_teacher": 1.0}
@@ -426,7 +431,7 @@ def synthetic(**arms: tuple[list[float], list[float]]) -> Results:
 
 
 def near(level: float) -> list[float]:
-    return [level - 0.001, level, level + 0.001]
+    return [level - 0.001, level, level + 0.001] * 2
 
 
 def outcome(claim_id: str, results: Results) -> str:
@@ -448,7 +453,7 @@ def outcome(claim_id: str, results: Results) -> str:
     ],
 )
 def test_the_claims_of_sparse_supervision_follow_from_the_accuracies_of_the_arms(claim_id, arms, expected):
-    results = synthetic(**{name: (near(level), [0.5] * 3) for name, level in arms.items()})
+    results = synthetic(**{name: (near(level), [0.5] * 6) for name, level in arms.items()})
     assert outcome(claim_id, results) == expected
 
 
@@ -459,7 +464,7 @@ def test_the_claims_of_sparse_supervision_follow_from_the_accuracies_of_the_arms
 def test_accuracy_and_distance_come_apart_if_the_sparse_arm_is_farther_and_within_a_hundredth(
     distance, accuracy, expected
 ):
-    main_arm, dense = ([accuracy] * 3, near(distance)), ([0.9] * 3, [0.5] * 3)
+    main_arm, dense = ([accuracy] * 6, near(distance)), ([0.9] * 6, [0.5] * 6)
     assert outcome("S3", synthetic(main=main_arm, dense=dense)) == expected
 
 
@@ -636,3 +641,39 @@ def test_the_plan_of_one_method_is_that_of_every_method_on_the_same_data():
     plans = [read(run(name, *words, output=name) / "plan.json") for name in ("grpo", "rloo")]
     assert plans[0] == plans[1]
     assert np.unique([plan["plan_sha256"] for plan in plans]).size == 1
+
+
+def test_a_forged_measurement_of_a_claim_is_found_from_the_runs_of_the_arms(tmp_path):
+    """The claim, its rule and its outcome agree with each other, the digests are new: only the runs disagree."""
+    import json
+
+    from posttrain.artifacts.digests import sealed
+    from posttrain.artifacts.verify import verify
+    from posttrain.evaluation import reproduce
+    from posttrain.evaluation.records import redecide
+
+    reproduce("rloo", output=tmp_path / "run", seeds="42-47", steps=3, **{"dataset.train_examples": 8})
+    path = tmp_path / "run" / "artifact.json"
+
+    def measured(report):
+        return next(check for check in report.checks if check.name == "claim measurements")
+
+    assert measured(verify(path, claims=redecide)).status == "passed"
+    forged = json.loads(path.read_text())
+    forged["mechanism"]["claims"][0]["measured"]["mean"] += 1.0
+    path.write_text(json.dumps(sealed(forged), indent=2) + "\n")
+    assert measured(verify(path, claims=redecide)).status == "failed"
+    assert measured(verify(path)).status == "skipped"
+
+
+def test_a_plan_binds_the_whole_configuration_of_every_arm(tmp_path):
+    from posttrain.evaluation import records
+    from posttrain.evaluation.experiment import study
+    from posttrain.evaluation.study import Claim, Results
+
+    plans = [records.plan(study("rloo", {"seeds": "42-47", "learning_rate": rate})) for rate in (0.05, 0.06)]
+    assert plans[0]["arms"]["rloo"]["config_sha256"] != plans[1]["arms"]["rloo"]["config_sha256"]
+    claim = Claim("X", "x", "x", "x", "interval above threshold", 0.0, lambda results: {"x": results.final("main")})
+    for seeds, outcome in ((5, "inconclusive"), (6, "confirmed")):
+        runs = [{"final": {"accuracy": 0.5 + i / 100}} for i in range(seeds)]
+        assert claim.decide(Results({"main": runs}))["outcome"] == outcome

@@ -18,7 +18,7 @@ Need = Literal["rewards", "teacher", "reference", "student", "support", "diverge
 
 
 ZSCORE = "Dividing by the group's standard deviation weights problems by 1/sqrt(p(1-p)) of their success rate p."
-TOKEN_CREDIT = "A token's credit is its own log-ratio: the gradient is that of the KL at the states visited, not of the sequence KL."
+TOKEN_CREDIT = "A token's credit is its own log-ratio: the gradient is that of the KL at the states visited alone."
 
 
 class Algorithm(ABC):
@@ -108,7 +108,7 @@ def correction_needs(correction: Correction) -> frozenset[Need]:
 
 
 def own_logprobs(rollouts: Rollouts, signals: Signals, correction: Correction) -> Tensor:
-    """[B, T] log pi_old of the trainer's own policy: as recorded, or as scored where another sampler is corrected for."""
+    """[B, T] log pi_old of the trainer's own policy: as recorded, or as scored where a sampler is corrected for."""
     if correction.rule == "none":
         return rollouts.logprobs
     assert signals.student is not None

@@ -66,14 +66,13 @@ class SparseOPD(Algorithm):
         assert signals.teacher is not None
         log_ratio = signals.teacher.logprobs - rollouts.logprobs
         score = {"log_ratio": log_ratio, "abs_log_ratio": log_ratio.abs(), "logprob": rollouts.logprobs}[self.score]
-        kept = signals.teacher.mask
-        if self.select.reads_scores:
-            kept = select(self.select, score, kept, rollouts.group_size, rollouts.keys)
         mask, dtype = rollouts.mask, log_ratio.dtype
         if self.credit == "outcome":
             assert signals.rewards is not None
             mask = judged(rollouts, signals.rewards)
-            kept = kept & mask
+        kept = signals.teacher.mask & mask
+        if self.select.reads_scores:
+            kept = select(self.select, score, kept, rollouts.group_size, rollouts.keys)
         if self.normaliser == "kept":
             weight, normaliser = weighting.sparse_kept(kept, dtype)
         else:
