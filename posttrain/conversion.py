@@ -68,8 +68,9 @@ def _one(cls: type, name: str, value: Any, prefix: str) -> Any:
     kinds = get_args(hint) or (hint,)
     rounded = (isinstance(value, bool) and bool not in kinds) or (isinstance(value, float) and float not in kinds)
     rounded = rounded or (type(value) is int and bool in kinds)
+    read_elsewhere = isinstance(value, str) and "${" in value  # `${oc.env:HOME}` is another value on another machine
     try:
-        if rounded:
+        if rounded or read_elsewhere:
             raise ValueError(value)
         if isinstance(value, int) and float in kinds and int not in kinds:
             value = float(value)

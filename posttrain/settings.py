@@ -251,6 +251,8 @@ def _check_report(config: TrainConfig) -> None:
 
 def _read_yaml(path: Path) -> dict[str, Any]:
     try:
+        if "${oc." in path.read_text(encoding="utf-8"):
+            raise ValueError("`${oc...}` reads from this machine; write the value itself")
         data = OmegaConf.to_container(OmegaConf.load(path), resolve=True)
     except (OmegaConfBaseException, OSError, ValueError) as error:
         raise ConfigError(f"{path.name}: cannot be read as a configuration: {error}") from error

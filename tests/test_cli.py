@@ -11,6 +11,8 @@ import pytest
 
 from posttrain import __version__
 from posttrain.cli import main
+from posttrain.evaluation.study import studies
+from posttrain.registry import algorithms
 
 ROOT = Path(__file__).parents[1]
 QUICK = ["dataset.train_examples=8", "dataset.validation_examples=4", "steps=1", "seeds=1"]
@@ -332,16 +334,11 @@ def test_explain_names_the_folder_that_a_run_then_makes(capsys):
 
 
 @pytest.fixture
-def nothing_stays_registered():
+def nothing_stays_registered(monkeypatch):
     """What a plugin registers in this process is gone afterwards."""
-    from posttrain.evaluation.study import studies
-    from posttrain.registry import algorithms
-
-    before = [(registry, registry.names(), dict(registry._entries)) for registry in (algorithms, studies)]
-    yield
-    for registry, _, entries in before:
-        registry._entries.clear()
-        registry._entries.update(entries)
+    for registry in (algorithms, studies):
+        registry.names()
+        monkeypatch.setattr(registry, "_entries", dict(registry._entries))
 
 
 @pytest.mark.usefixtures("nothing_stays_registered")

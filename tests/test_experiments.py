@@ -22,7 +22,7 @@ from posttrain.cli import main
 from posttrain.evaluation import api, experiment
 from posttrain.evaluation.controls import CONTROLS
 from posttrain.evaluation.study import Claim, Results, difference, ratio, studies
-from posttrain.registry import ConfigError
+from posttrain.registry import ConfigError, algorithms
 
 ROOT = Path(__file__).parents[1]
 FILES = ["artifact.json", "config.yaml", "execution.json", "metrics.jsonl", "plan.json", "samples.jsonl"]
@@ -542,7 +542,9 @@ class Broken(OPD):
 '''
 
 
-def test_a_broken_law_ends_the_smoke_run_and_leaves_no_artifact(capsys):
+def test_a_broken_law_ends_the_smoke_run_and_leaves_no_artifact(capsys, monkeypatch):
+    assert "broken" not in algorithms.names()
+    monkeypatch.setattr(algorithms, "_entries", dict(algorithms._entries))  # the name is gone afterwards
     Path("broken.py").write_text(BROKEN)
     config = settings.config_folder() / "opd" / "l1.yaml"
     words = ["--plugin", "broken.py", "--config", str(config), "steps=1", "seeds=1"]

@@ -364,6 +364,17 @@ def test_a_file_that_is_no_configuration_is_refused_by_its_name(tmp_path, text):
     assert refused(config=str(file)).startswith("mine.yaml: ")
 
 
+def test_no_value_is_read_from_the_machine(tmp_path, monkeypatch):
+    """A note with `${oc.env:TOKEN}` would end up in the artifact, as another value on another machine."""
+    monkeypatch.setenv("TOKEN", "secret")
+    assert refused("note=${oc.env:TOKEN}") == "note: found '${oc.env:TOKEN}', expected text or null"
+    file = tmp_path / "mine.yaml"
+    file.write_text("dataset: decisions\npolicy: factored\nreward: positions\ngroup_size: 2\nnote: ${oc.env:TOKEN}\n")
+    assert "mine.yaml: cannot be read as a configuration: `${oc...}`" in refused(config=str(file))
+    file.write_text(file.read_text().replace("${oc.env:TOKEN}", "${reward}"))
+    assert load("grpo", config=str(file)).note == "positions"
+
+
 def test_a_file_that_is_not_text_is_refused_by_its_name(tmp_path):
     file = tmp_path / "mine.yaml"
     file.write_bytes(b"\xff\xfe\x00\x01")
