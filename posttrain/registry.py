@@ -129,7 +129,7 @@ def _digest(module: Any) -> str:
 
 def _import_file(path: Path) -> Any:
     if not path.is_file():
-        raise ConfigError(f"plugin `{path}`: there is no such file. Give a path to a .py file or a module's name.")
+        raise ConfigError("there is no such file. Give a path to a .py file or a module's name.")
     name = f"posttrain_plugin_{path.stem}"
     if name in sys.modules and Path(str(sys.modules[name].__file__)).resolve() == path.resolve():
         return sys.modules[name]

@@ -19,6 +19,7 @@ from posttrain.microscope import token_rows
 from posttrain.policies.base import Policy, States
 from posttrain.ranges import BELOW_ONE, NOT_NEGATIVE, POSITIVE, at_least, check, or_null
 from posttrain.ranks import Ranks
+from posttrain.registry import ConfigError
 from posttrain.teachers.base import Events, Teacher
 from posttrain.tracking import Averages, Evaluator, Grader, Point, judge, require_finite, track_step, track_update
 
@@ -284,6 +285,11 @@ class Trainer:
             here = None if states is None else States(states.hidden[rows], states.project)
             scores = self._score(micro.rollouts, micro.where, micro.teacher, here)
             priced = self.algorithm.loss(scores, micro)
+            if priced.shape != micro.weight.shape:
+                raise ConfigError(
+                    f"algorithm: `loss` gave shape {tuple(priced.shape)}, `weight` has {tuple(micro.weight.shape)}. Give "
+                    "one number per entry of `weight`: the trainer alone reduces."
+                )
             weighed = torch.where(micro.weight != 0, priced, torch.zeros_like(priced)) * micro.weight
             (weighed.sum() / total).backward()
             objective -= weighed.detach().sum()

@@ -7,8 +7,11 @@ the artifact must not.
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Callable, Mapping, Sequence
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -144,13 +147,27 @@ def _spread(units: Sequence[tuple[int, Unit]], jobs: int) -> Any:
     context = multiprocessing.get_context("spawn")
     plugins = units[0][1].plugins
     with ProcessPoolExecutor(min(jobs, len(units)), context, initializer=_prepare, initargs=(plugins,)) as pool:
-        futures = {pool.submit(perform, unit): i for i, unit in units}
+        with _deaf_to_interrupts():
+            futures = {pool.submit(perform, unit): i for i, unit in units}
         try:
             for future in as_completed(futures):
                 yield futures[future], future.result()
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
+
+
+@contextmanager
+def _deaf_to_interrupts() -> Iterator[None]:
+    """Processes started in here do not hear Ctrl-C: this one alone answers it, and takes them down."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _prepare(plugins: tuple[str, ...]) -> None:
