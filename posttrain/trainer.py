@@ -287,8 +287,8 @@ class Trainer:
             priced = self.algorithm.loss(scores, micro)
             if priced.shape != micro.weight.shape:
                 raise ConfigError(
-                    f"algorithm: `loss` gave shape {tuple(priced.shape)}, `weight` has {tuple(micro.weight.shape)}. Give "
-                    "one number per entry of `weight`: the trainer alone reduces."
+                    f"algorithm: `loss` gave shape {tuple(priced.shape)}, `weight` has {tuple(micro.weight.shape)}. "
+                    "Give one number per entry of `weight`: the trainer alone reduces."
                 )
             weighed = torch.where(micro.weight != 0, priced, torch.zeros_like(priced)) * micro.weight
             (weighed.sum() / total).backward()

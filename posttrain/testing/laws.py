@@ -142,6 +142,7 @@ def law_9(algorithm: Algorithm, setting: Setting) -> None:
         if value.requires_grad:
             raise LawBroken(9, setting, f"`prepare` gives {name} with a gradient")
     with moved(trainer):
+        _priced_as_weighed(trainer, step, setting)
         _audit(trainer, step, setting)
         whole = price(trainer, step)
         for name, parameter in trainer.policy.named_parameters():  # type: ignore[attr-defined]
