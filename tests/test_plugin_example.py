@@ -28,7 +28,7 @@ def reference(made):
         judged = d.mask & d.valid.flatten().unsqueeze(1)
         entropy = -(d.start.exp() * d.start).sum(-1)
         draws = torch.as_tensor(keyed_uniforms(d.rollouts.keys, d.mask.shape[1], stream=23))
-        score = {"highest": entropy, "lowest": -entropy, "random": draws}[made.score]
+        score = {"highest": entropy + 1e-9 * draws, "lowest": -entropy + 1e-9 * draws, "random": draws}[made.score]
         count = math.ceil(made.keep * int(judged.sum()))
         kept = score.masked_fill(~judged, -torch.inf).flatten().argsort(descending=True)[:count]
         rewards, total = [], 0.0

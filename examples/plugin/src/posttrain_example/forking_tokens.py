@@ -15,6 +15,7 @@ from posttrain.functional.selection import Select, keyed_uniforms, select
 from posttrain.ranges import OPEN_UNIT, SHARE, check
 from posttrain.registry import algorithms
 
+TIE = 1e-9  # nats
 RANDOM_STREAM = 23  # the control's draws
 
 
@@ -70,6 +71,8 @@ class ForkingTokens(Algorithm):
             score = keyed_uniforms(rollouts.keys, mask.shape[1], stream=RANDOM_STREAM)
         else:
             score = rollouts.entropy if self.score == "highest" else -rollouts.entropy
+            # Equal entropies (one state in several completions) are told apart by the rows' keys, not by their order.
+            score = score + TIE * keyed_uniforms(rollouts.keys, mask.shape[1], stream=RANDOM_STREAM)
         rule = Select("top_fraction", fraction=self.keep, scope="batch")
         kept = select(rule, score, mask, rollouts.group_size, rollouts.keys)
         weight, normaliser = weighting.sparse_kept(kept, rollouts.logprobs.dtype)
