@@ -1,5 +1,6 @@
 """`python -m posttrain`, and `accelerate launch posttrain`, which runs this folder as a script."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -11,4 +12,9 @@ if not __package__:
 from posttrain.cli import main
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        from posttrain.ranks import end
+
+        end(code)
+    sys.exit(code)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -74,6 +75,19 @@ def join() -> Ranks:
             "a CPU write: ACCELERATE_USE_CPU=true torchrun --nproc_per_node 2 posttrain ..."
         )
     return Ranks(state.process_index, state.num_processes)
+
+
+def end(code: int) -> NoReturn:
+    """Ends this process at once, where a launcher started several.
+
+    gloo's threads may outlive the group, and an interpreter that is torn down around them aborts now and then after
+    everything has been written.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        os._exit(code)
+    sys.exit(code)
 
 
 def leave(ranks: Ranks) -> None:

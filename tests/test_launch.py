@@ -179,8 +179,10 @@ for name in ("grpo", "ppo", "dpo"):
         weights = torch.cat([p.detach().flatten() for p in trainer.parameters])
         found[f"{name}, {groups} groups"] = [gradient.tolist(), weights.tolist(), step]
 if joined.main:
-    json.dump(found, open(sys.argv[1], "w"))
+    with open(sys.argv[1], "w") as file:
+        json.dump(found, file)
 ranks.leave(joined)
+ranks.end(0)
 """
 
 
