@@ -1,6 +1,5 @@
 """`python -m posttrain`, and `accelerate launch posttrain`, which runs this folder as a script."""
 
-import os
 import sys
 from pathlib import Path
 
@@ -9,12 +8,7 @@ if not __package__:
     # would be missing where it is not installed.
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from posttrain.cli import main
+from posttrain.cli import process
 
 if __name__ == "__main__":
-    code = main()
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        from posttrain.ranks import end
-
-        end(code)
-    sys.exit(code)
+    process()

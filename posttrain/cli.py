@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from posttrain import __version__
 from posttrain.bench.cli import add_verbs
@@ -48,6 +49,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("posttrain: interrupted. The run is incomplete: it has no execution.json.", file=sys.stderr)
         return 130
+
+
+def process() -> NoReturn:
+    """Runs one command as a process of its own, also as one of several that a launcher started."""
+    code = main()
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        from posttrain.ranks import end
+
+        end(code)
+    sys.exit(code)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -185,8 +196,6 @@ def _compare(options: argparse.Namespace, words: list[str]) -> int:
 
 def _conduct(options: argparse.Namespace, build: Any) -> int:
     """Builds the experiment (every mistake surfaces here), runs it and prints what it found."""
-    import os
-
     from posttrain import ranks
     from posttrain.evaluation import display, parts
     from posttrain.evaluation.conduct import command_line, conduct
