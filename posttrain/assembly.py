@@ -42,6 +42,7 @@ def assemble(
     report: Callable[[dict[str, Any]], None] = lambda row: None,
 ) -> Trainer:
     """The trainer of one seed. `folder` is where a teacher may keep a store; `problems` saves building them again."""
+    torch.manual_seed(seed)  # fresh adapters and dropout draw from the global stream: the same in every arm
     drawn: ProblemSet = problems or config.dataset.build(seed)
     for split, some in (("training", drawn.train), ("held-out", drawn.validation)):
         if not some:

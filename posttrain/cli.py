@@ -28,7 +28,7 @@ examples:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command. Exit codes: 0 done, 1 failed, 2 wrong input, 3 could not be verified, 130 interrupted."""
+    """Runs one command. Exit codes: 0 done, 1 failed, 2 wrong input, 3 not verifiable, 130 and 143 stopped."""
     parser = _parser()
     options, words = parser.parse_known_args(argv)
     if not hasattr(options, "run"):
@@ -37,6 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if words and not options.settings:
         parser.error(f"{options.verb} takes no {' '.join(words)}")
     from posttrain.registry import ConfigError
+    from posttrain.stopping import EXIT_CODE, Stopped
 
     try:
         return options.run(options, words)
@@ -46,8 +47,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ArithmeticError, RuntimeError, OSError) as error:
         print(f"posttrain: {error}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
-        print("posttrain: interrupted. The run is incomplete: it has no execution.json.", file=sys.stderr)
+    except Stopped as stopped:
+        print(f"posttrain: stopped as asked; the state is saved. {stopped}", file=sys.stderr)
+        return EXIT_CODE
+    except KeyboardInterrupt as interrupt:
+        print(f"posttrain: interrupted. {interrupt}".rstrip(), file=sys.stderr)
         return 130
 
 
@@ -89,10 +93,12 @@ def _parser() -> argparse.ArgumentParser:
         _add_run(added)
         if name == "train":
             _add_only_seed(added)
+            _add_resume(added)
     added = verb("reproduce", _reproduce, "decide an algorithm's claims over paired seeds", settings=True)
     added.add_argument("algorithm", metavar="ALGO")
     _add_run(added)
     _add_only_seed(added)
+    _add_resume(added)
     added = verb(
         "compare",
         _compare,
@@ -104,6 +110,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_source(added)
     _add_run(added)
     _add_only_seed(added)
+    _add_resume(added)
     added = verb("verify", _verify, "check artifacts: structure, derived numbers, digests")
     added.add_argument(
         "paths", metavar="PATH", nargs="+", type=Path, help="artifact, run folder, or docs/ for the suite"
@@ -142,6 +149,11 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
 
 def _add_only_seed(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--only-seed", type=int, metavar="N", help="run one seed of the plan; see posttrain merge")
+
+
+def _add_resume(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--resume", choices=["auto"], help="go on with what lies in --output, or start where none does")
+    parser.add_argument("--save-steps", type=int, metavar="N", help="updates between checkpoints (default: a minute)")
 
 
 # -- verbs ----------------------------------------------------------------------------------------------------
@@ -207,13 +219,23 @@ def _conduct(options: argparse.Namespace, build: Any) -> int:
         experiment = parts.only(whole, options.only_seed)
     if options.jobs is not None and options.jobs < 1:
         raise ConfigError(f"--jobs: found {options.jobs}, expected at least 1")
+    if options.save_steps is not None and options.save_steps < 1:
+        raise ConfigError(f"--save-steps: found {options.save_steps}, expected at least 1")
     joined = ranks.join()
     units = sum(len(arm.config.seeds) for arm in experiment.arms)
     # Starting a process costs about as much as a few short seeds.
     jobs = options.jobs or (min(os.cpu_count() or 1, 8) if units >= 12 and joined.size == 1 else 1)
     with display.progress(joined.main) as watch:
         finished = conduct(
-            experiment, options.output, ranks=joined, jobs=jobs, plugins=plugins, watch=watch, argv=command_line()
+            experiment,
+            options.output,
+            ranks=joined,
+            jobs=jobs,
+            plugins=plugins,
+            watch=watch,
+            argv=command_line(),
+            resume=options.resume is not None,
+            save_steps=options.save_steps,
         )
     if joined.main:
         if options.only_seed is not None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 import numpy as np
@@ -16,6 +14,7 @@ from posttrain.algorithms.base import Algorithm
 from posttrain.batch import Batch, Problem, Rollouts, Scores, Signals, concatenate
 from posttrain.functional.selection import keyed_uniforms
 from posttrain.microscope import token_rows
+from posttrain.phases import Phases
 from posttrain.policies.base import Policy, States
 from posttrain.ranges import BELOW_ONE, NOT_NEGATIVE, POSITIVE, at_least, check, or_null
 from posttrain.ranks import Ranks
@@ -76,7 +75,7 @@ class Outcome:
     events: Events
     critic_updates: int
     refills: int
-    seconds: dict[str, float]  # per phase
+    phases: Phases
 
 
 @dataclass
@@ -94,42 +93,97 @@ class Trainer:
     seed: int
     ranks: Ranks = Ranks()
     report: Callable[[dict[str, Any]], None] = lambda row: None  # one row of metrics per step
-    seconds: dict[str, float] = field(default_factory=dict)
+    phases: Phases = field(default_factory=Phases)
 
     def __post_init__(self) -> None:
         self.stream = np.random.default_rng(self.seed)
+        self.completed = 0  # steps
+        self.baseline: Point | None = None
+        self.history: list[dict[str, float]] = []
+        self.diagnostics: dict[str, float] = {}
         self.parameters = [p for p in self.policy.parameters() if p.requires_grad]
         self.optimizer, self.scheduler = _optimizer(self.parameters, self.options)
         self.critic_updates = self.refills = 0
         self.stored: list[Rollouts] | None = None
 
     def run(self) -> Outcome:
-        """Trains to the end; raises NonFinite where a number is lost."""
-        baseline = self._evaluate(0)
-        if self.algorithm.rollouts == "once":
-            self._sample_once()
-        history, diagnostics = [], {}
-        for step in range(1, self.options.steps + 1):
-            diagnostics = self.step(step)
-            row = {"step": float(step), "loss": diagnostics["loss"]}
+        """Trains to the end, from where it stands; raises NonFinite where a number is lost."""
+        if self.baseline is None:
+            self.baseline = self._evaluate(0)
+            if self.algorithm.rollouts == "once":
+                self._sample_once()
+        for step in range(self.completed + 1, self.options.steps + 1):
+            self.diagnostics = self.step(step)
+            row = {"step": float(step), "loss": self.diagnostics["loss"]}
             due = step == 1 or step % self.options.evaluation_period == 0 or step == self.options.steps
             if due:
-                history.append({**row, **self._evaluate(step)})
-            self.report({"seed": self.seed, **row, **diagnostics, **(history[-1] if due else {})})
-        final = {name: value for name, value in history[-1].items() if name not in ("step", "loss")}
+                self.history.append({**row, **self._evaluate(step)})
+            self.completed = step
+            self.report({"seed": self.seed, **row, **self.diagnostics, **(self.history[-1] if due else {})})
+        final = {name: value for name, value in self.history[-1].items() if name not in ("step", "loss")}
         events = self.teacher.events() if self.teacher else Events()
-        return Outcome(baseline, final, history, diagnostics, events, self.critic_updates, self.refills, self.seconds)
+        counted = (events, self.critic_updates, self.refills)
+        return Outcome(self.baseline, final, self.history, self.diagnostics, *counted, self.phases)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that the next step depends on and that `assemble` does not build again."""
+        stored = None if self.stored is None else concatenate(self.stored, range(len(self.stored)))
+        return {
+            "completed": self.completed,
+            "baseline": self.baseline,
+            "history": self.history,
+            "diagnostics": self.diagnostics,
+            "counters": [self.critic_updates, self.refills],
+            "phases": self.phases.state_dict(),
+            "weights": list(self.parameters),
+            "optimizer": [self.optimizer.state.get(parameter, {}) for parameter in self.parameters],
+            "learning_rates": [group["lr"] for group in self.optimizer.param_groups],
+            "scheduled": self.scheduler.last_epoch,
+            "stream": self.stream.bit_generator.state,
+            "torch_stream": torch.get_rng_state(),
+            "cuda_streams": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+            "teacher": self.teacher.state_dict() if self.teacher else {},
+            "stored": None if stored is None else {f.name: getattr(stored, f.name) for f in fields(stored)},
+        }
+
+    @torch.no_grad()
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on from `state_dict` of a trainer that was assembled alike."""
+        self.completed, self.baseline = state["completed"], state["baseline"]
+        self.history, self.diagnostics = list(state["history"]), state["diagnostics"]
+        self.critic_updates, self.refills = state["counters"]
+        self.phases.load_state_dict(state["phases"])
+        for parameter, saved, moments in zip(self.parameters, state["weights"], state["optimizer"], strict=True):
+            parameter.copy_(saved)
+            if moments:
+                # Moments lie with their weights, as in the optimizer's own loading; the step count stays on the CPU.
+                self.optimizer.state[parameter] = {
+                    name: value if name == "step" else value.to(parameter.device) for name, value in moments.items()
+                }
+        for group, rate in zip(self.optimizer.param_groups, state["learning_rates"], strict=True):
+            group["lr"] = rate
+        self.scheduler.last_epoch = state["scheduled"]
+        self.stream.bit_generator.state = state["stream"]
+        torch.set_rng_state(state["torch_stream"])
+        if state["cuda_streams"]:
+            torch.cuda.set_rng_state_all(state["cuda_streams"])
+        if self.teacher:
+            self.teacher.load_state_dict(state["teacher"])
+        if state["stored"] is not None:
+            texts = {name: tuple(state["stored"][name]) for name in ("texts", "problem_ids")}
+            self._store(Rollouts(**{**state["stored"], **texts}))
 
     def step(self, step: int) -> dict[str, float]:
         """Rollouts, signals, one or more optimizer steps; gives the step's diagnostics."""
-        with self._phase("sample"):
+        with self.phases.measure("sample"):
             problems, rollouts = self._collect(step)
+        self.phases.count("sample", int(rollouts.mask.sum()))
         signals, states = self._signals(problems, rollouts)
         batch = self.algorithm.prepare(rollouts, signals)
         whole, shared = Averages(), Averages()  # the step as every rank sees it; what each rank adds from its rows
         track_step(whole, batch, signals, own=self.algorithm.rollouts == "sample")
         losses = []
-        with self._phase("update"):
+        with self.phases.measure("update"):
             for _ in range(self.options.num_iterations):
                 start = 0
                 for minibatch in batch.minibatches(self.options.minibatch_problems):
@@ -140,6 +194,7 @@ class Trainer:
             if self.teacher:
                 self.teacher.after_update(step, self.policy)
         supervised, sampled = int(batch.where.sum()), int(rollouts.mask.sum())
+        self.phases.count("update", supervised * self.options.num_iterations)
         measured = whole.means(Ranks())
         diagnostics = {  # the first ones in the order of the recorded artifacts
             "supervised_positions": float(supervised),
@@ -230,20 +285,24 @@ class Trainer:
         """Everything `needs` asks for, and the teacher's hidden states where the loss is a full divergence."""
         needs, algorithm, teacher = self.algorithm.needs, self.algorithm, self.teacher
         states = None
-        with self._phase("teacher"):
-            asked = algorithm.positions(rollouts)
+        asked = algorithm.positions(rollouts)
+        with self.phases.measure("teacher", int(asked.sum()) if teacher else 0):
             targets = teacher.targets(rollouts, asked, algorithm.top_k) if teacher and "teacher" in needs else None
             if "divergence" in needs:
                 assert teacher is not None
                 states = teacher.states(rollouts)
-        student = None
-        if "student" in needs or (teacher is not None and teacher.watches_student):
-            student = self._score(rollouts, rollouts.mask, targets, states)
-            if teacher is not None:
-                teacher.watch(rollouts, student)
-        with self._phase("reward"):
+        student = reference = None
+        with self.phases.measure("score"):
+            if "student" in needs or (teacher is not None and teacher.watches_student):
+                student = self._score(rollouts, rollouts.mask, targets, states)
+                self.phases.count("score", int(rollouts.mask.sum()))
+                if teacher is not None:
+                    teacher.watch(rollouts, student)
+            if "reference" in needs:
+                reference = self.reference.targets(rollouts, rollouts.mask)
+                self.phases.count("score", int(rollouts.mask.sum()))
+        with self.phases.measure("reward"):
             rewards = judge(self.grader, problems, rollouts) if "rewards" in needs else None
-        reference = self.reference.targets(rollouts, rollouts.mask) if "reference" in needs else None
         return Signals(rewards, targets, reference, student if "student" in needs else None), states
 
     def _score(self, rollouts: Rollouts, where: Tensor, targets: Any, states: States | None) -> Scores:
@@ -303,28 +362,23 @@ class Trainer:
 
     def _sample_once(self) -> None:
         """Completions of every training problem from the starting policy, and the teacher's view of them."""
-        with self._phase("sample"):
+        with self.phases.measure("sample"):
             drawn = self.policy.sample(list(self.problems), self.options.group_size, self.stream, self.seed, 0)
-        size = self.options.group_size
-        self.stored = [drawn.rows(slice(start, start + size)) for start in range(0, len(drawn.texts), size)]
+        self._store(drawn)
         if self.teacher:
-            with self._phase("teacher"):
+            with self.phases.measure("teacher", int(drawn.mask.sum())):
                 self.teacher.prefill(drawn, self.algorithm.top_k)
 
+    def _store(self, drawn: Rollouts) -> None:
+        size = self.options.group_size
+        self.stored = [drawn.rows(slice(start, start + size)) for start in range(0, len(drawn.texts), size)]
+
     def _evaluate(self, step: int) -> Point:
-        with self._phase("evaluate"):
+        with self.phases.measure("evaluate"):
             teacher = self.teacher.distribution() if self.teacher else None
             point = self.evaluator(self.policy, self.reference, teacher)
         require_finite(step, point)
         return point
-
-    @contextmanager
-    def _phase(self, name: str) -> Iterator[None]:
-        began = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - began
 
 
 def _optimizer(parameters: list[torch.nn.Parameter], options: Optimization) -> tuple[torch.optim.Optimizer, Any]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import json
+import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -14,13 +16,16 @@ from typing import Any
 from omegaconf import OmegaConf
 
 import posttrain
+from posttrain import stopping
 from posttrain.artifacts import documents, manifest, provenance
 from posttrain.artifacts.comparisons import Rival
 from posttrain.artifacts.digests import bytes_digest, file_digest
 from posttrain.assembly import assemble
+from posttrain.checkpoint import Broken, read_sealed, write_sealed
 from posttrain.evaluation import records
 from posttrain.evaluation.card import model_card
 from posttrain.evaluation.experiment import Arm, Experiment, vary
+from posttrain.evaluation.saving import FOLDER
 from posttrain.evaluation.study import Results
 from posttrain.evaluation.trackers import write_tensorboard
 from posttrain.evaluation.work import Done, Unit, perform_all
@@ -33,10 +38,10 @@ PACKAGE = Path(posttrain.__file__).parent
 
 @dataclass(frozen=True)
 class Watch:
-    """Who is told of progress: how many units there will be, each update of this process, each finished unit."""
+    """Who is told of progress: how many units there will be, the row of each update here, each finished unit."""
 
     start: Callable[[int, int], None] = lambda units, steps: None
-    step: Callable[[], None] = lambda: None
+    step: Callable[[Mapping[str, Any]], None] = lambda row: None
     unit: Callable[[int], None] = lambda unit: None
 
 
@@ -75,15 +80,72 @@ def conduct(
     plugins: Sequence[Plugin] = (),
     watch: Watch = Watch(),
     argv: Sequence[str] = (),
+    resume: bool = False,
+    save_steps: int | None = None,
 ) -> Finished:
-    """Runs everything and writes the folder; only the main rank writes. A folder that is not empty is refused."""
+    """Runs everything and writes the folder; only the main rank writes. A folder that is not empty is refused.
+
+    With `resume` it is gone on with what an earlier process left of the same experiment in the folder.
+    """
     # Every rank looks before any of them can write.
-    if output is not None and output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise ConfigError(f"--output: {output} is not an empty folder. Choose a new one, or remove it.")
+    complete = _check_folder(experiment, output, resume)
+    if complete is not None:
+        return complete
     preflight(experiment)
     folder = ranks.gather(output or default_folder(experiment))[0]
-    session = _Session(experiment, folder, ranks, jobs, tuple(plugins), watch, tuple(argv))
-    return session.run()
+    session = _Session(experiment, folder, ranks, jobs, tuple(plugins), watch, tuple(argv), save_steps)
+    try:
+        with stopping.listening():
+            return session.run()
+    except stopping.Stopped:
+        raise stopping.Stopped(f"Go on with --output {folder} --resume auto.") from None
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(f"{folder} is incomplete. Go on with --output {folder} --resume auto.") from None
+
+
+def place_of(experiment: Experiment, folder: Path, arm: Arm) -> Path:
+    """An arm's own folder: the run folder for the first, `arms/<name>` for the others."""
+    return folder if arm.name == experiment.main.name else folder / "arms" / arm.name
+
+
+def _configuration(arm: Arm) -> bytes:
+    """The content of `config.yaml`."""
+    return OmegaConf.to_yaml(OmegaConf.create(dict(arm.config.resolved))).encode()
+
+
+def _check_folder(experiment: Experiment, output: Path | None, resume: bool) -> Finished | None:
+    """Refuses a folder that is not free or, when resuming, not of this experiment; gives what is complete already."""
+    if resume and output is None:
+        raise ConfigError("--resume: which run? Write --output DIR beside it.")
+    if output is None or not output.exists():
+        return None
+    if not output.is_dir() or (not resume and any(output.iterdir())):
+        more = " or go on with what lies in it by --resume auto" if (output / "plan.json").is_file() else ""
+        raise ConfigError(f"--output: {output} is not an empty folder. Choose a new one, remove it{more}.")
+    written = [path for path in output.iterdir() if not path.name.startswith(".")]
+    if written and not (output / "config.yaml").is_file():
+        raise ConfigError(f"--resume: {output} holds no run (no config.yaml). Choose its folder, or a new one.")
+    plan = documents.dumps(manifest.plan_document(records.plan(experiment)))
+    for arm in experiment.arms:
+        place = place_of(experiment, output, arm)
+        _require_same(place / "config.yaml", _configuration(arm))
+        _require_same(place / "plan.json", plan)
+    if not all((place_of(experiment, output, arm) / "execution.json").is_file() for arm in experiment.arms):
+        return None
+    found = {a.name: documents.read(place_of(experiment, output, a) / "artifact.json") for a in experiment.arms}
+    return Finished(output, found.pop(experiment.main.name), found)
+
+
+def _require_same(path: Path, expected: bytes) -> None:
+    """What an earlier process wrote there, if it came so far, has to be what this one would write."""
+    if not path.is_file() or path.read_bytes() == expected:
+        return
+    lines = difflib.unified_diff(path.read_text().splitlines(), expected.decode().splitlines(), lineterm="", n=0)
+    changed = [line for line in lines if line[:1] in "+-" and line[:3] not in ("+++", "---")]
+    raise ConfigError(
+        f"--resume: {path} is of another run: {'; '.join(changed[:4])} (- what lies there, + what was asked for). "
+        "Give the settings that it was started with, or choose another --output."
+    )
 
 
 def preflight(experiment: Experiment) -> None:
@@ -118,13 +180,16 @@ class _Session:
     plugins: tuple[Plugin, ...]
     watch: Watch
     argv: tuple[str, ...]
+    save_steps: int | None = None
     started: datetime = field(default_factory=lambda: datetime.now(UTC))
+    starts: list[str] = field(default_factory=list)  # of every process that worked on the run, this one last
 
     def run(self) -> Finished:
         plan = manifest.plan_document(records.plan(self.experiment))
         if self.ranks.main:
             for arm in self.experiment.arms:
                 self._begin(arm, plan)
+            self._count_start()
         self.ranks.gather(None)  # nobody trains before the plan is on disk
         arms, sweeps = self._tune()
         done = self._train(arms)
@@ -133,25 +198,42 @@ class _Session:
         if self.ranks.main:
             for arm in reversed(arms):
                 self._finish(arm, done[arm.name], artifacts[arm.name])
+            for arm in arms:
+                for left in (self.place(arm) / FOLDER, self.place(arm) / "tuning"):
+                    shutil.rmtree(left, ignore_errors=True)
         self.ranks.gather(None)
         main = self.experiment.main.name
         return Finished(self.folder, artifacts[main], {name: a for name, a in artifacts.items() if name != main})
 
     def place(self, arm: Arm) -> Path:
-        """The arm's own folder: the run folder for the first, `arms/<name>` for the others."""
-        return self.folder if arm.name == self.experiment.main.name else self.folder / "arms" / arm.name
+        """The arm's own folder."""
+        return place_of(self.experiment, self.folder, arm)
+
+    def _count_start(self) -> None:
+        """Notes when and with which code each process took the run up, for the execution record."""
+        path = self.folder / FOLDER / "starts.json"
+        path.parent.mkdir(exist_ok=True)
+        try:
+            self.starts = read_sealed(path) if path.is_file() else []
+        except Broken:
+            self.starts = []  # a note for the record, not worth a run
+        code = provenance.code_state(PACKAGE)["dirhash"]
+        self.starts = [*self.starts, f"{_stamp(self.started)} with code {code}"]
+        write_sealed(path, self.starts)
 
     def _begin(self, arm: Arm, plan: Mapping[str, Any]) -> None:
         place = self.place(arm)
         place.mkdir(parents=True, exist_ok=True)
-        yaml = OmegaConf.to_yaml(OmegaConf.create(dict(arm.config.resolved)))
-        documents.write_atomically(place / "config.yaml", yaml.encode())
+        documents.remove_leftovers(place)
+        (place / "metrics.jsonl").unlink(missing_ok=True)  # the seeds write down again what they have
+        documents.write_atomically(place / "config.yaml", _configuration(arm))
         documents.write_atomically(place / "plan.json", documents.dumps(plan))
 
     def _units(self, arm: Arm, seeds: Sequence[int]) -> list[Unit]:
         names, config = tuple(plugin.name for plugin in self.plugins if not plugin.installed), arm.config
         place, study = self.place(arm), self.experiment.study
-        return [Unit(arm.name, config.method, config.resolved, seed, place, study, names) for seed in seeds]
+        given = (place, study, names, True, self.save_steps)
+        return [Unit(arm.name, config.method, config.resolved, seed, *given) for seed in seeds]
 
     def _perform(self, units: Sequence[Unit]) -> list[Done]:
         self.watch.start(len(units), sum(int(unit.config["steps"]) for unit in units))
@@ -244,10 +326,7 @@ class _Session:
             "samples.jsonl": "samples",
             "artifact.json": "artifact",
         }
-        phases: dict[str, float] = {}
-        for part in done:
-            for name, seconds in part.seconds.items():
-                phases[name] = phases.get(name, 0.0) + seconds
+        costs = {kind: _over_seeds(kind, [part.phases.get(kind, {}) for part in done]) for kind in PHASE_COSTS}
         counters = [part.run["training"] for part in done]
         counted = [key for key, value in counters[0].items() if isinstance(value, int) and key.endswith(_COUNTERS)]
         shipped = [] if source is None else [{"path": source.name, "sha256": file_digest(source)}]
@@ -266,7 +345,7 @@ class _Session:
                 for seed in arm.config.seeds
                 for name in ("data", "training")
             ],
-            "started_at": _stamp(self.started),
+            "started_at": self.starts[0].split()[0] if self.starts else _stamp(self.started),
             "ended_at": _stamp(datetime.now(UTC)),
             "status": "completed",
             "exit_code": 0,
@@ -275,13 +354,23 @@ class _Session:
                 *(_output(place, place / name, role) for name, role in roles.items()),
                 *(_output(place, path, "model") for path in sorted((place / "model").rglob("*")) if path.is_file()),
             ],
-            "phases": phases,
+            **{name: costs[kind] for kind, name in PHASE_COSTS.items() if costs[kind] or kind == "seconds"},
+            **({"resumed_from": self.starts[:-1], "kill_count": len(self.starts) - 1} if self.starts[1:] else {}),
             "counters": {key: sum(counter[key] for counter in counters) for key in counted},
             "plugins": [{"name": plugin.name, "sha256": plugin.sha256} for plugin in self.plugins],
         }
 
 
+# What a phase cost, by its name in the execution record.
+PHASE_COSTS = {"seconds": "phases", "tokens": "phase_tokens", "peak_bytes": "phase_peak_bytes"}
 _COUNTERS = ("_entries", "_calls", "_events", "_updates", "_refreshes", "refills")
+
+
+def _over_seeds(kind: str, costs: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Sums over the seeds of each phase; of memory the largest."""
+    names = dict.fromkeys(name for cost in costs for name in cost)
+    gathered = {name: [cost[name] for cost in costs if name in cost] for name in names}
+    return {name: max(values) if kind == "peak_bytes" else sum(values) for name, values in gathered.items()}
 
 
 def for_tuning(unit: Unit) -> Unit:

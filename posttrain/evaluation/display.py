@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -48,17 +49,21 @@ class _Bar:
     tasks: list[TaskID] = field(default_factory=list)
     per_unit: float = 0.0
     stepped: bool = False
+    tokens: float = 0.0
+    began: float = 0.0
 
     def start(self, units: int, steps: int) -> None:
         for task in self.tasks:
             self.bars.remove_task(task)
         self.bars.start()
         self.tasks = [self.bars.add_task("updates", total=steps), self.bars.add_task("seeds", total=units)]
-        self.per_unit = steps / max(1, units)
+        self.per_unit, self.began, self.tokens = steps / max(1, units), time.monotonic(), 0.0
 
-    def step(self) -> None:
+    def step(self, row: Mapping[str, Any]) -> None:
         self.stepped = True
-        self.bars.advance(self.tasks[0])
+        self.tokens += row.get("sampled_positions", 0.0)
+        rate = self.tokens / (time.monotonic() - self.began)
+        self.bars.update(self.tasks[0], advance=1, description=f"updates, {rate:,.0f} tokens/s")
 
     def unit(self, _: int) -> None:
         self.bars.advance(self.tasks[1])

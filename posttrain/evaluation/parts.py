@@ -17,7 +17,7 @@ from posttrain.artifacts.digests import content_digest, file_digest
 from posttrain.artifacts.provenance import environment_class
 from posttrain.artifacts.report import Report
 from posttrain.evaluation import records
-from posttrain.evaluation.conduct import Finished, Watch, _Session, default_folder
+from posttrain.evaluation.conduct import PHASE_COSTS, Finished, Watch, _Session, default_folder
 from posttrain.evaluation.experiment import Arm, Experiment
 from posttrain.evaluation.work import Done
 from posttrain.ranks import Ranks
@@ -189,13 +189,16 @@ def _assemble(parts: Sequence[_Part], whole: Experiment, target: Path) -> Finish
     return Finished(target, artifacts[main], {name: a for name, a in artifacts.items() if name != main})
 
 
+_OF_A_PART = ("--only-seed", "--output", "--resume", "--save-steps")  # each with a value
+
+
 def _command(argv: Sequence[str]) -> list[str]:
     """The command of a part without its seed and place: the one that makes the whole."""
     kept, skip = [], False
     for word in argv:
-        if not skip and word not in ("--only-seed", "--output") and not word.startswith(("--only-seed=", "--output=")):
+        if not skip and word.partition("=")[0] not in _OF_A_PART:
             kept.append(word)
-        skip = not skip and word in ("--only-seed", "--output")
+        skip = not skip and word in _OF_A_PART
     return kept
 
 
@@ -208,8 +211,9 @@ def _tuned(arm: Arm, part: _Part) -> Arm:
 
 def _done(part: _Part, arm: str) -> Done:
     (run,) = part.read(arm, "artifact.json")["runs"]
-    seconds = part.read(arm, "execution.json")["execution"].get("phases", {})
-    return Done(run, part.rows(arm, "metrics.jsonl"), part.rows(arm, "samples.jsonl"), seconds)
+    record = part.read(arm, "execution.json")["execution"]
+    costs = {kind: record.get(name, {}) for kind, name in PHASE_COSTS.items()}
+    return Done(run, part.rows(arm, "metrics.jsonl"), part.rows(arm, "samples.jsonl"), costs)
 
 
 def _sweeps(part: _Part, whole: Experiment) -> dict[str, list[dict[str, float]]]:

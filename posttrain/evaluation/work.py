@@ -16,6 +16,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from posttrain import stopping
+from posttrain.evaluation import saving
 from posttrain.ranks import Ranks
 
 if TYPE_CHECKING:
@@ -40,21 +42,31 @@ class Unit:
     folder: Path  # where the arm's own files go
     study: str | None = None  # whose probes to measure
     plugins: tuple[str, ...] = ()
-    keep: bool = True  # whether a trained language model is saved
+    keep: bool = True  # whether metrics and a trained language model are kept, which tuning has no use for
+    save_steps: int | None = None  # updates between two checkpoints; None: a minute
+
+    @property
+    def model(self) -> Path:
+        """Where a trained language model is saved."""
+        return self.folder / "model" / f"seed-{self.seed}"
 
 
 @dataclass(frozen=True)
 class Done:
-    """What a unit leaves behind: its part of the artifact, rows of metrics and samples, seconds per phase."""
+    """What a unit leaves behind: its part of the artifact, rows of metrics and samples, and what its phases cost."""
 
     run: dict[str, Any]
     metrics: list[dict[str, Any]]
     samples: list[dict[str, Any]]
-    seconds: dict[str, float]
+    phases: dict[str, dict[str, float]]  # seconds, tokens, peak_bytes -> phase -> number
 
 
-def perform(unit: Unit, step: Callable[[], None] = lambda: None) -> Done:
-    """Trains and measures one seed."""
+def perform(unit: Unit, step: Callable[[Mapping[str, Any]], None] = lambda row: None) -> Done:
+    """Trains and measures one seed, or takes up what an earlier process left of it. `step` is told of each update."""
+    return saving.finished(unit) or saving.finish(unit, _perform(unit, step))
+
+
+def _perform(unit: Unit, step: Callable[[Mapping[str, Any]], None]) -> Done:
     from posttrain import settings
     from posttrain.assembly import assemble, pin
     from posttrain.evaluation.study import Study, studies
@@ -65,14 +77,17 @@ def perform(unit: Unit, step: Callable[[], None] = lambda: None) -> Done:
     if config.tier != "l3":
         pin()
     problems = config.dataset.build(unit.seed)
-    metrics: list[dict[str, Any]] = []
+    store = unit.folder / "teacher-cache" / f"seed-{unit.seed}"
+    trainer = assemble(config, unit.seed, problems=problems, folder=store)
+    trainer.phases.memory = config.tier in ("l2", "l3")
+    saver = saving.Saver(unit, trainer)
+    saver.resume()
 
     def report(row: dict[str, Any]) -> None:
-        metrics.append(row)
-        step()
+        step(row)
+        saver.after(row)
 
-    store = unit.folder / "teacher-cache" / f"seed-{unit.seed}"
-    trainer = assemble(config, unit.seed, problems=problems, folder=store, report=report)
+    trainer.report = report
     outcome = trainer.run()
     before, after = outcome.baseline["accuracy"], outcome.final["accuracy"]
     run = {
@@ -97,7 +112,7 @@ def perform(unit: Unit, step: Callable[[], None] = lambda: None) -> Done:
         "status": "completed",
     }
     if unit.keep and isinstance(trainer.policy, CausalLMPolicy):
-        trainer.policy.save(unit.folder / "model" / f"seed-{unit.seed}")
+        trainer.policy.save(unit.model)
     teacher = trainer.teacher.distribution() if trainer.teacher else None
     if teacher is not None:
         answers = judge(config.evaluation.accuracy, problems.validation, teacher.greedy(problems.validation))
@@ -110,7 +125,7 @@ def perform(unit: Unit, step: Callable[[], None] = lambda: None) -> Done:
 
         measured = {name: float(probe(fresh, trainer)) for name, probe in found.probes.items()}
         run["measures"] = run.get("measures", {}) | measured
-    return Done(run, metrics, trainer.samples(), outcome.seconds)
+    return Done(run, saver.metrics, trainer.samples(), outcome.phases.state_dict())
 
 
 def _counters(outcome: Outcome) -> dict[str, int]:
@@ -126,7 +141,11 @@ def arm_names(algorithm: str, short: Sequence[str]) -> list[str]:
 
 
 def perform_all(
-    units: Sequence[Unit], ranks: Ranks, jobs: int, progress: Callable[[int], None], step: Callable[[], None]
+    units: Sequence[Unit],
+    ranks: Ranks,
+    jobs: int,
+    progress: Callable[[int], None],
+    step: Callable[[Mapping[str, Any]], None],
 ) -> list[Done]:
     """All units in the given order, on every rank. `progress(i)` is told of each finished unit of this process."""
     mine = [(i, unit) for i, unit in enumerate(units) if i % ranks.size == ranks.rank]
@@ -145,13 +164,18 @@ def perform_all(
 
 def _spread(units: Sequence[tuple[int, Unit]], jobs: int) -> Any:
     context = multiprocessing.get_context("spawn")
-    plugins = units[0][1].plugins
-    with ProcessPoolExecutor(min(jobs, len(units)), context, initializer=_prepare, initargs=(plugins,)) as pool:
+    stop = context.Event()
+    stopping.share(stop)
+    given = (units[0][1].plugins, stop)
+    with ProcessPoolExecutor(min(jobs, len(units)), context, initializer=_prepare, initargs=given) as pool:
         with _deaf_to_interrupts():
             futures = {pool.submit(perform, unit): i for i, unit in units}
         try:
             for future in as_completed(futures):
                 yield futures[future], future.result()
+        except stopping.Stopped:
+            pool.shutdown(wait=True, cancel_futures=True)  # the others save their state, too
+            raise
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
@@ -170,9 +194,11 @@ def _deaf_to_interrupts() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def _prepare(plugins: tuple[str, ...]) -> None:
+def _prepare(plugins: tuple[str, ...], stop: Any) -> None:
     from posttrain.assembly import pin
     from posttrain.registry import load_plugins
 
+    stopping.share(stop)
+    signal.signal(signal.SIGTERM, stopping.request)
     pin()
     load_plugins(plugins)

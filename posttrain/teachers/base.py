@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -69,6 +69,14 @@ class Teacher(Protocol):
 
     def events(self) -> Events:
         """Counters so far."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint needs beside what `build` makes again: counters, and weights that have moved."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on from `state_dict`."""
         ...
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -127,6 +127,14 @@ class CachedTeacher:
     def events(self) -> Events:
         """Counters so far."""
         return replace(self.counted, teacher_cache_entries=len(self.store.keys()))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Counters and whether the guard has fired; the entries are on disk."""
+        return {"counted": asdict(self.counted), "drifted": self.drifted}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on counting."""
+        self.counted, self.drifted = Events(**state["counted"]), state["drifted"]
 
     def _keys(self, rollouts: Rollouts, top_k: int | None) -> list[str]:
         """Teacher weights, vocabulary and settings, support, and the exact token ids."""

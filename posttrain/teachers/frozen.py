@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -86,6 +87,14 @@ class FrozenTeacher:
     def events(self) -> Events:
         """Counters so far."""
         return self.counted
+
+    def state_dict(self) -> dict[str, Any]:
+        """Counters alone."""
+        return {"counted": asdict(self.counted)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on counting."""
+        self.counted = Events(**state["counted"])
 
 
 def _shuffled(targets: Targets, rollouts: Rollouts) -> Targets:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
+import torch
 from torch import Tensor
 
 from posttrain.batch import Rollouts, Scores, Targets
@@ -25,7 +27,9 @@ class Snapshot:
 
     def build(self, surroundings: Surroundings) -> SnapshotTeacher:
         """The first snapshot is the student's start."""
-        return SnapshotTeacher(surroundings.student.snapshot(), self.refresh_every)
+        student = surroundings.student
+        moving = [parameter.requires_grad for parameter in student.parameters()]
+        return SnapshotTeacher(student.snapshot(), self.refresh_every, moving)
 
 
 @dataclass
@@ -34,6 +38,7 @@ class SnapshotTeacher:
 
     policy: Policy
     refresh_every: int
+    moving: list[bool]  # which of the student's parameters are trained, in their order
     counted: Events = field(default_factory=Events)
     watches_student: bool = False
     full_distribution: bool = True
@@ -65,3 +70,16 @@ class SnapshotTeacher:
     def events(self) -> Events:
         """Counters so far."""
         return self.counted
+
+    def state_dict(self) -> dict[str, Any]:
+        """The counters and the weights of the last snapshot, as far as they are trained."""
+        weights = [weight for weight, moves in zip(self.policy.parameters(), self.moving, strict=True) if moves]
+        return {"counted": asdict(self.counted), "weights": weights}
+
+    @torch.no_grad()
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """The snapshot as it was."""
+        self.counted = Events(**state["counted"])
+        weights = [weight for weight, moves in zip(self.policy.parameters(), self.moving, strict=True) if moves]
+        for weight, saved in zip(weights, state["weights"], strict=True):
+            weight.copy_(saved)

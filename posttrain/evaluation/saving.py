@@ -1,0 +1,122 @@
+"""What of a unit of work survives a kill: checkpoints on the way, and its result once it is finished."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from posttrain import stopping
+from posttrain.artifacts.digests import content_digest, file_digest
+from posttrain.artifacts.documents import plain
+from posttrain.checkpoint import Broken, Checkpoints, read_sealed, write_sealed
+
+if TYPE_CHECKING:
+    from posttrain.evaluation.work import Done, Unit
+    from posttrain.trainer import Trainer
+
+FOLDER = "checkpoints"  # in an arm's folder; gone once the run is complete
+PERIOD = 60.0  # seconds between two checkpoints where no number of updates is asked for
+FINISHED = "finished.json"
+
+
+def place_of(unit: Unit) -> Path:
+    """The unit's own folder; its name says which configuration, since tuning runs several."""
+    digest = content_digest(dict(unit.config)).removeprefix("sha256:")[:8]
+    return unit.folder / FOLDER / f"seed-{unit.seed}-{digest}"
+
+
+def finished(unit: Unit) -> Done | None:
+    """The result of a unit that was finished before, with the model it left; None where there is none to trust."""
+    from posttrain.evaluation.work import Done
+
+    path = place_of(unit) / FINISHED
+    if not path.is_file():
+        return None
+    try:
+        saved = read_sealed(path)
+    except Broken as fault:
+        _say(f"{path}: {fault}; the seed is run again")
+        return None
+    for name, digest in saved["files"].items():
+        file = unit.folder / name
+        if not file.is_file() or file_digest(file) != digest:
+            _say(f"{file} is not what was saved; the seed is run again")
+            return None
+    return Done(**saved["done"])
+
+
+def finish(unit: Unit, done: Done) -> Done:
+    """Keeps the result, as plain data; what lies in the model's folder is part of it."""
+    made = plain(asdict(done))
+    model = sorted(path for path in unit.model.rglob("*") if path.is_file()) if unit.keep else []
+    files = {path.relative_to(unit.folder).as_posix(): file_digest(path) for path in model}
+    place_of(unit).mkdir(parents=True, exist_ok=True)
+    write_sealed(place_of(unit) / FINISHED, {"done": made, "files": files})
+    return type(done)(**made)
+
+
+@dataclass
+class Saver:
+    """Writes checkpoints of one trainer while it runs, and stops it when the run is asked to stop."""
+
+    unit: Unit
+    trainer: Trainer
+    metrics: list[dict[str, Any]] = field(default_factory=list)  # all rows so far
+    last: float = field(default_factory=time.monotonic)
+
+    @property
+    def checkpoints(self) -> Checkpoints:
+        """Where they lie, and what they must have been written by."""
+        config = content_digest(dict(self.unit.config))
+        ranks = self.trainer.ranks.size
+        return Checkpoints(place_of(self.unit), {"configuration": config, "seed": self.unit.seed, "ranks": ranks})
+
+    def resume(self) -> None:
+        """Brings the trainer to where the newest complete checkpoint was written, if there is one."""
+        saved, broken = self.checkpoints.load()
+        for line in broken:
+            _say(f"{line}; going on from {'an older one' if saved else 'the start'}")
+        if saved is not None:
+            self.trainer.load_state_dict(saved["trainer"])
+            self.metrics += saved["metrics"]
+        if self.unit.keep and self.trainer.ranks.main:
+            self.unit.folder.mkdir(parents=True, exist_ok=True)
+            self._log(self.metrics)
+
+    def after(self, row: Mapping[str, Any]) -> None:
+        """Is told of each update's row of metrics. Raises Stopped when the state is saved and the run is to end."""
+        self.metrics.append(dict(row))
+        if self.unit.keep and self.trainer.ranks.main:
+            self._log([row])
+        # Ranks share the update, so they have to agree on whether it was the last.
+        asked = torch.tensor([stopping.requested(), self._due()], dtype=torch.float64)
+        stop, due = (value > 0 for value in self.trainer.ranks.sum(asked).tolist())
+        if stop or due:
+            if self.trainer.ranks.main:
+                self.checkpoints.save(
+                    self.trainer.completed, {"trainer": self.trainer.state_dict(), "metrics": self.metrics}
+                )
+            self.last = time.monotonic()
+        if stop:
+            raise stopping.Stopped
+
+    def _due(self) -> bool:
+        if self.unit.save_steps is not None:
+            return self.trainer.completed % self.unit.save_steps == 0
+        return time.monotonic() - self.last >= PERIOD
+
+    def _log(self, rows: list[Any]) -> None:
+        """Rows as they come, seeds mixed, for whoever looks on; the file is written anew in order at the end."""
+        with open(self.unit.folder / "metrics.jsonl", "a", encoding="utf-8") as file:
+            file.write("".join(json.dumps(row, allow_nan=False) + "\n" for row in rows))
+
+
+def _say(line: str) -> None:
+    print(f"posttrain: {line}", file=sys.stderr, flush=True)

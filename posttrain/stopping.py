@@ -1,0 +1,50 @@
+"""A polite end: SIGTERM lets the current update finish, then the run saves its state and stops."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+EXIT_CODE = 143  # what a shell reports of a process that SIGTERM ended
+
+_asked = threading.Event()
+_shared: list[Any] = []  # events of multiprocessing, through which processes that share the work tell each other
+
+
+class Stopped(Exception):
+    """The run was asked to stop and its state is on disk."""
+
+
+def requested() -> bool:
+    """Whether this process, or one it shares its work with, was asked to stop."""
+    return _asked.is_set() or any(event.is_set() for event in _shared)
+
+
+def share(event: Any) -> None:
+    """Makes the request known through an event of multiprocessing, both ways."""
+    _shared.append(event)
+
+
+def request(*_: Any) -> None:
+    """Asks for the end; also the handler of the signal."""
+    _asked.set()
+    for event in _shared:
+        event.set()
+
+
+@contextmanager
+def listening() -> Iterator[None]:
+    """In here SIGTERM asks for the end instead of killing. Signals reach the main thread alone; elsewhere: nothing."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, request)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        _asked.clear()
+        _shared.clear()
