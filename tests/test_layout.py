@@ -19,6 +19,7 @@ ARROWS = {
     "batch": "",
     "registry": "",
     "artifacts": "",
+    "artifacts.lock": "registry artifacts",  # its refusals are a user's errors
     "functional": "",
     "ranks": "registry",
     "ranges": "registry",
