@@ -15,10 +15,10 @@ from omegaconf.errors import OmegaConfBaseException
 
 from posttrain import registry
 from posttrain.conversion import refuse_unknown, spelled, typed_values
+from posttrain.optimization import Optimization
 from posttrain.overrides import parse_overrides, parse_seeds, put
 from posttrain.ranges import POSITIVE
 from posttrain.registry import ConfigError, Registry, did_you_mean
-from posttrain.trainer import Optimization
 
 TIERS = {"l0": "l0_smoke", "l1": "l1_mechanism", "l2": "l2_tiny_lm", "l3": "l3_real_model"}
 # A real checkpoint starts from the tiny model's configuration, with a step size for trained weights.

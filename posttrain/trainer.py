@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,54 +14,15 @@ from posttrain.algorithms.base import Algorithm
 from posttrain.batch import Batch, Problem, Rollouts, Scores, Signals, concatenate
 from posttrain.functional.selection import keyed_uniforms
 from posttrain.microscope import token_rows
+from posttrain.optimization import Optimization, optimizer_of
 from posttrain.phases import Phases
 from posttrain.policies.base import Policy, States
-from posttrain.ranges import BELOW_ONE, NOT_NEGATIVE, POSITIVE, at_least, check, or_null
 from posttrain.ranks import Ranks
 from posttrain.registry import ConfigError
 from posttrain.teachers.base import Events, Teacher
 from posttrain.tracking import Averages, Evaluator, Grader, Point, judge, require_finite, track_step, track_update
 
 SOURCE_STREAM = 3  # the coins that choose between the student's completions and data rows
-
-
-@dataclass(frozen=True)
-class Optimization:
-    """How long and how fast to train. The words are Hugging Face's where it has one."""
-
-    steps: int = 100  # rollout phases
-    learning_rate: float = 0.05
-    optim: Literal["adamw_torch", "sgd"] = "adamw_torch"
-    adam_beta1: float = 0.9
-    adam_beta2: float = 0.999
-    adam_epsilon: float = 1e-8
-    weight_decay: float = 0.0
-    lr_scheduler_type: Literal["constant", "linear", "cosine"] = "constant"
-    warmup_steps: int = 0
-    max_grad_norm: float | None = None  # of the whole gradient
-    max_grad_value: float | None = None  # of each component
-    problems_per_step: int = 1
-    group_size: int = 1  # completions of each problem
-    num_iterations: int = 1  # passes over each step's completions
-    minibatch_problems: int | None = None  # problems per optimizer step; None: all of the step
-    micro_batch_size: int | None = None  # completions per forward pass; changes memory, never the result
-    max_refills: int = 10  # draws in place of groups that an algorithm turns down
-    eval_steps: int | None = None  # None: a tenth of `steps`
-
-    def __post_init__(self) -> None:
-        one, number = at_least(1), or_null(POSITIVE)
-        check("", self, steps=one, problems_per_step=one, group_size=one, num_iterations=one, warmup_steps=at_least(0))
-        check("", self, max_refills=at_least(0))
-        check("", self, minibatch_problems=number, micro_batch_size=number, eval_steps=number)
-        check("", self, max_grad_norm=number, max_grad_value=number, learning_rate=POSITIVE)
-        check(
-            "", self, adam_beta1=BELOW_ONE, adam_beta2=BELOW_ONE, adam_epsilon=NOT_NEGATIVE, weight_decay=NOT_NEGATIVE
-        )
-
-    @property
-    def evaluation_period(self) -> int:
-        """Updates between two rows of the history."""
-        return self.eval_steps or max(1, self.steps // 10)
 
 
 @dataclass
@@ -102,7 +63,7 @@ class Trainer:
         self.history: list[dict[str, float]] = []
         self.diagnostics: dict[str, float] = {}
         self.parameters = [p for p in self.policy.parameters() if p.requires_grad]
-        self.optimizer, self.scheduler = _optimizer(self.parameters, self.options)
+        self.optimizer, self.scheduler = optimizer_of(self.parameters, self.options)
         self.critic_updates = self.refills = 0
         self.stored: list[Rollouts] | None = None
 
@@ -379,27 +340,3 @@ class Trainer:
             point = self.evaluator(self.policy, self.reference, teacher)
         require_finite(step, point)
         return point
-
-
-def _optimizer(parameters: list[torch.nn.Parameter], options: Optimization) -> tuple[torch.optim.Optimizer, Any]:
-    if options.optim == "sgd":
-        optimizer: torch.optim.Optimizer = torch.optim.SGD(
-            parameters, lr=options.learning_rate, weight_decay=options.weight_decay
-        )
-    else:
-        optimizer = torch.optim.AdamW(
-            parameters,
-            lr=options.learning_rate,
-            betas=(options.adam_beta1, options.adam_beta2),
-            eps=options.adam_epsilon,
-            weight_decay=options.weight_decay,
-        )
-
-    def factor(step: int) -> float:
-        warm = min(1.0, (step + 1) / options.warmup_steps) if options.warmup_steps else 1.0
-        # The decay starts where the warm-up ends, as in transformers.
-        done = min(1.0, max(0, step - options.warmup_steps) / max(1, options.steps - options.warmup_steps))
-        decay = {"constant": 1.0, "linear": 1.0 - done, "cosine": 0.5 * (1.0 + float(np.cos(np.pi * done)))}
-        return warm * decay[options.lr_scheduler_type]
-
-    return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, factor)

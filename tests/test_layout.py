@@ -36,8 +36,15 @@ ARROWS = {
     "rewards": "batch registry ranges",
     "tracking": "batch ranks policies.base",
     "microscope": "batch algorithms.base teachers.base",
-    "trainer": "batch tracking ranks ranges registry functional microscope policies.base teachers.base algorithms.base",
-    "settings": "registry ranges trainer conversion overrides",
+    "phases": "",
+    "stopping": "",
+    "optimization": "ranges",
+    "checkpoint": "artifacts registry",
+    "trainer": (
+        "batch tracking ranks registry functional microscope optimization phases "
+        "policies.base teachers.base algorithms.base"
+    ),
+    "settings": "registry ranges optimization conversion overrides",
     "tiny": "artifacts data registry",
     "assembly": (
         "batch registry ranks ranges functional tracking trainer settings tiny data rewards samplers "
