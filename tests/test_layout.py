@@ -53,9 +53,10 @@ ARROWS = {
     "reporting": "artifacts registry",
     "evaluation": "*",
     "evaluation.conduct": "* testing",  # the smoke tier runs the laws
+    "evaluation.cli": "* testing cli",
     "bench": "*",
     "testing": "*",
-    "cli": "* testing bench.cli reporting.cli reporting.actions",
+    "cli": "* testing evaluation.cli bench.cli reporting.cli reporting.actions",
     "bench.cli": "* testing cli",
     "reporting.cli": "* testing cli reporting.actions",
     "reporting.actions": "* testing cli",  # what its verbs do
@@ -64,7 +65,7 @@ ARROWS = {
     "configs": "",
     "templates": "",
 }
-VERBS = ("cli", "bench.cli", "reporting.cli", "reporting.actions")
+VERBS = ("cli", "evaluation.cli", "bench.cli", "reporting.cli", "reporting.actions")
 OUTSIDE = (*VERBS, "testing", "__main__")
 
 

@@ -64,7 +64,9 @@ def regenerate(dataset: Mapping[str, Any]) -> str | None:
     if dataset["generator"] not in datasets or dataset["generator_version"] != GENERATOR_VERSION:
         return None
     seeds = sorted({int(split["name"].split("/")[0]) for split in dataset["splits"]})
-    return dataset_fingerprint(drawn_splits(dataset["generator"], dataset["config"], seeds))
+    planned = {split["name"] for split in dataset["splits"]}  # an evaluation asks one of the two
+    drawn = drawn_splits(dataset["generator"], dataset["config"], seeds)
+    return dataset_fingerprint({name: examples for name, examples in drawn.items() if name in planned})
 
 
 def redecide(artifact: Mapping[str, Any], arms: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]] | None:

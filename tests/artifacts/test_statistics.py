@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from posttrain.artifacts import statistics, verdicts
+from posttrain.artifacts.item_statistics import clustered_standard_error, mcnemar, pass_at_k, wilson
 from posttrain.artifacts.statistics import (
     bca_interval,
     benjamini_hochberg,
-    clustered_standard_error,
     count_wins,
     effect,
     gain,
@@ -25,17 +25,14 @@ from posttrain.artifacts.statistics import (
     hodges_lehmann,
     holm,
     interval,
-    mcnemar,
     mde_80,
     mde_multiplier,
     mean,
     min_attainable_p,
-    pass_at_k,
     sample_sd,
     seeds_needed,
     sign_flip,
     t_interval,
-    wilson,
 )
 from posttrain.artifacts.verdicts import Comparison, adjust, compare
 
