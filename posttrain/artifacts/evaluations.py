@@ -183,7 +183,7 @@ def _right(item: Item) -> int:
 
 
 def overall(evaluations: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """Greedy accuracy over a run's several trainings: here the training is the unit. None where there are not several."""
+    """Greedy accuracy over several trainings of a run: here the training is the unit. None where there is one."""
     if len(evaluations) < 2 or not all("run" in entry["model"] for entry in evaluations):
         return None
     accuracies = [entry["greedy"]["accuracy"] for entry in evaluations]
@@ -278,14 +278,11 @@ def _differences(pairs: Sequence[Pair]) -> dict[str, Any]:
 def decided(comparisons: Sequence[Mapping[str, Any]], alpha: float) -> list[dict[str, Any]]:
     """The comparisons with their p adjusted over all of them (Holm), and a verdict each."""
     adjusted = holm([entry["greedy"]["p_value"] for entry in comparisons])
-    family = len(comparisons)
-    return [
-        {
-            **entry,
-            "greedy": {**entry["greedy"], "p_adjusted": p, "verdict": _verdict(entry["greedy"], p, family, alpha)},
-        }
-        for entry, p in zip(comparisons, adjusted, strict=True)
-    ]
+    found = []
+    for entry, p in zip(comparisons, adjusted, strict=True):
+        verdict = _verdict(entry["greedy"], p, len(comparisons), alpha)
+        found.append({**entry, "greedy": {**entry["greedy"], "p_adjusted": p, "verdict": verdict}})
+    return found
 
 
 def _verdict(greedy: Mapping[str, Any], p_adjusted: float, family: int, alpha: float) -> Verdict:

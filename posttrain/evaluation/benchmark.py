@@ -37,12 +37,11 @@ class Asked:
     def __post_init__(self) -> None:
         if self.samples < 0:
             raise ConfigError(f"--samples: found {self.samples}, expected 0 or more")
-        bad = [k for k in self.ks if not 1 <= k <= self.samples]
-        if bad:
+        if any(k < 1 for k in self.ks):
+            raise ConfigError(f"--k: found {min(self.ks)}, expected numbers from 1 up: --k 1,4,8")
+        if self.ks and max(self.ks) > self.samples:
             raise ConfigError(
-                f"--k: found {bad[0]}, but there are {self.samples} samples an item. Write --samples {max(bad)} or more."
-                if bad[0] >= 1
-                else f"--k: found {bad[0]}, expected numbers from 1 up: --k 1,4,8"
+                f"--k: found {max(self.ks)}, but --samples is {self.samples}. Write --samples {max(self.ks)} or more."
             )
         if len(set(self.ks)) != len(self.ks):
             raise ConfigError(f"--k: found {','.join(map(str, self.ks))}, expected each number once")

@@ -25,20 +25,24 @@ def progress(shown: bool = True) -> Iterator[EvalWatch]:
     columns = (TextColumn("completions"), BarColumn(), TextColumn("{task.completed}/{task.total}"))
     speed = TextColumn("{task.fields[speed]} tokens/s")
     console = Console(stderr=True)
-    with Progress(*columns, speed, TimeRemainingColumn(), console=console, disable=not shown, transient=True) as bars:
-        task = bars.add_task("", total=None, speed="–", visible=False)
-        drawn = 0
+    bars = Progress(*columns, speed, TimeRemainingColumn(), console=console, disable=not shown, transient=True)
+    drawn = 0
 
-        def step(completions: int, tokens: int) -> None:
-            nonlocal drawn
-            drawn += tokens
-            elapsed = bars.tasks[0].elapsed or 0.0
-            bars.update(task, advance=completions, speed=f"{drawn / elapsed:.0f}" if elapsed else "–")
+    def start(completions: int) -> None:
+        bars.start()
+        bars.add_task("", total=completions, speed="–")
 
-        def start(completions: int) -> None:
-            bars.reset(task, total=completions, visible=True, speed="–")
+    def step(completions: int, tokens: int) -> None:
+        nonlocal drawn
+        drawn += tokens
+        task = bars.tasks[0]
+        bars.update(task.id, advance=completions, speed=f"{drawn / task.elapsed:.0f}" if task.elapsed else "–")
 
+    try:
         yield EvalWatch(start, step)
+    finally:
+        if bars.tasks:
+            bars.stop()
 
 
 def show(finished: Evaluated) -> None:
@@ -188,5 +192,5 @@ def notes(artifact: Mapping[str, Any]) -> list[str]:
         found.append(f"note: with fewer than {FEW} items the t interval of the pass@1 difference is rough.")
     others = sorted({key for entry in artifact.get("comparison", ()) for key in entry["other_settings"]})
     if others:
-        found.append(f"note: the other evaluation was made with another {', '.join(others)}.")
+        found.append(f"note: the other evaluation was made under other settings: {', '.join(others)}.")
     return found
