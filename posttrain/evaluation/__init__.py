@@ -8,9 +8,9 @@ print(artifact)
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from posttrain.evaluation.api import Artifact, compare, reproduce, train
+    from posttrain.evaluation.api import Artifact, compare, evaluate, reproduce, train
 
-__all__ = ["Artifact", "compare", "reproduce", "train"]
+__all__ = ["Artifact", "compare", "evaluate", "reproduce", "train"]
 
 
 def __getattr__(name: str) -> Any:

@@ -57,6 +57,13 @@ def evaluation_file(word: str) -> Path | None:
     return file if file.is_file() and is_eval(file) else None
 
 
+def rival_of(word: str | None, seed: int | None) -> Subject | Path | None:
+    """What is compared with: a finished evaluation by its file, or checkpoints that are still to be evaluated."""
+    if word is None:
+        return None
+    return evaluation_file(word) or locate(word, seed)
+
+
 def locate(word: str, seed: int | None) -> Subject:
     """The checkpoints that a word names; whatever is not there is a ConfigError."""
     path = Path(word)

@@ -57,10 +57,7 @@ def _eval(options: argparse.Namespace, words: list[str]) -> int:
     plugins = load_plugins(options.plugin)
     subject = checkpoints.locate(options.model, options.seed)
     resolved = benchmark.resolve(subject, words, asked)
-    against = None
-    if options.against is not None:
-        file = checkpoints.evaluation_file(options.against)
-        against = file or checkpoints.locate(options.against, options.seed)
+    against = checkpoints.rival_of(options.against, options.seed)
     with benchmark_display.progress() as watch:
         finished = conduct(
             subject, resolved, against, options.output, plugins=plugins, watch=watch, argv=command_line()
