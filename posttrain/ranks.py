@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import torch
 from torch import Tensor
 
 from posttrain.registry import ConfigError
+
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,25 @@ class Ranks:
         gathered: list[Any] = [None] * self.size
         torch.distributed.all_gather_object(gathered, value)
         return gathered
+
+    def together(self, what: str, work: Callable[[], Value]) -> list[Value]:
+        """What `work` gives on each rank, in rank order, on every rank.
+
+        Where it fails on one, a RuntimeError on all says which one failed in `what`, and how: the others would wait
+        for that rank's results for ever.
+        """
+        if self.size == 1:
+            return [work()]
+        value, error = None, None
+        try:
+            value = work()
+        except Exception as raised:  # whatever it is, it goes on below, on every rank
+            error = raised
+        gathered = self.gather((value, None if error is None else f"{type(error).__name__}: {error}"))
+        for rank, (_, failure) in enumerate(gathered):
+            if failure is not None:
+                raise RuntimeError(f"rank {rank} of {self.size} failed in {what}: {failure}") from error
+        return [found for found, _ in gathered]
 
 
 def join() -> Ranks:
