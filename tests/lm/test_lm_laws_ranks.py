@@ -33,7 +33,7 @@ def found(tmp_path_factory):
     ]
     alone = rank_work.work(Ranks())
     for process in started:
-        _, err = process.communicate(timeout=240)
+        _, err = process.communicate(timeout=500)
         assert process.returncode == 0, err.decode()[-3000:]
     worlds = {
         size: [torch.load(folder / f"{size}-{rank}.pt", weights_only=True) for rank in range(size)] for size in SIZES
