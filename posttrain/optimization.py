@@ -32,6 +32,7 @@ class Optimization:
     minibatch_problems: int | None = None  # problems per optimizer step; None: all of the step
     micro_batch_size: int | None = None  # completions per forward pass; changes memory, never the result
     max_refills: int = 10  # draws in place of groups that an algorithm turns down
+    mask_truncated: bool = False  # completions cut at the limit teach nothing: neither in the loss nor in what divides
     eval_steps: int | None = None  # None: a tenth of `steps`
 
     def __post_init__(self) -> None:

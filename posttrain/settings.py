@@ -219,6 +219,8 @@ def check(config: TrainConfig) -> None:
             f"num_iterations, minibatch_problems: the loss of `{config.method}` has no ratio to the policy that drew, "
             "so only one update per step is on-policy. Leave both out, or choose an algorithm with a ratio (grpo, ppo)."
         )
+    if config.mask_truncated and "pairs" in algorithm.needs:
+        raise ConfigError(f"mask_truncated: `{config.method}` compares the two completions of a pair. Leave it out.")
     if set(config.tune.seeds) & set(config.seeds):
         shared = sorted(set(config.tune.seeds) & set(config.seeds))
         raise ConfigError(f"tune.seeds: {shared} are also evaluation seeds. Tune on other seeds.")

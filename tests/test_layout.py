@@ -40,8 +40,9 @@ ARROWS = {
     "stopping": "",
     "optimization": "ranges",
     "checkpoint": "artifacts registry",
+    "shares": "batch ranks",
     "trainer": (
-        "batch tracking ranks registry functional microscope optimization phases "
+        "batch tracking ranks shares registry functional microscope optimization phases "
         "policies.base teachers.base algorithms.base"
     ),
     "settings": "registry ranges optimization conversion overrides",

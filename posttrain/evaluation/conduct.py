@@ -328,7 +328,7 @@ def _output(place: Path, path: Path, role: str) -> dict[str, Any]:
 
 
 def _line(row: Mapping[str, Any]) -> bytes:
-    return (json.dumps(row, allow_nan=False) + "\n").encode()
+    return (json.dumps(documents.plain(row)) + "\n").encode()
 
 
 def _stamp(moment: datetime) -> str:

@@ -191,11 +191,14 @@ def artifact_path(experiment: Experiment, arm: Arm) -> str:
 
 
 def biases(config: TrainConfig) -> tuple[str, ...]:
-    """Known biases of the setting, from the algorithm and from how the policy draws."""
+    """Known biases of the setting, from the algorithm and from how the policy draws; and whose code was run."""
     drawn: tuple[str, ...] = ()
     if not getattr(config.policy, "replacement", True):
         drawn = (
             "Groups are drawn without replacement, which biases the gradient: the probability of a group is not the "
             "product of the policy's own. The setting exists for the recorded protocol.",
         )
-    return (*config.algorithm.biases, *drawn)
+    trusted: tuple[str, ...] = ()
+    if getattr(config.policy, "trust_remote_code", False):
+        trusted = ("Code that came with the model was run (policy.trust_remote_code=true).",)
+    return (*config.algorithm.biases, *drawn, *trusted)
