@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from posttrain.algorithms.base import Algorithm
-from posttrain.batch import Batch, Problem, Rollouts, Scores, Signals, concatenate
+from posttrain.batch import Batch, Problem, Rewards, Rollouts, Scores, Signals, concatenate, concatenate_rewards
 from posttrain.functional.selection import keyed_uniforms
 from posttrain.microscope import token_rows
 from posttrain.optimization import Optimization, optimizer_of
@@ -20,7 +20,18 @@ from posttrain.policies.base import Policy, States
 from posttrain.ranks import Ranks
 from posttrain.registry import ConfigError
 from posttrain.teachers.base import Events, Teacher
-from posttrain.tracking import Averages, Evaluator, Grader, Point, judge, require_finite, track_step, track_update
+from posttrain.rewards.base import Grader, RewardError
+from posttrain.tracking import (
+    Averages,
+    Evaluator,
+    FailureWatch,
+    Point,
+    count_outcomes,
+    judge,
+    require_finite,
+    track_step,
+    track_update,
+)
 
 SOURCE_STREAM = 3  # the coins that choose between the student's completions and data rows
 
