@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from posttrain.batch import Batch, Failure, Problem, Rewards, Rollouts, Scores, Signals, Targets
+from posttrain.batch import Batch, Failure, Problem, Rewards, Rollouts, Scores, Signals, Targets, concatenate_rewards
 from posttrain.policies.base import Policy
 from posttrain.ranks import Ranks
+from posttrain.registry import ConfigError
 from posttrain.rewards.base import Grader, Outcome, RewardError, Verdict, outcomes
 
 Point = dict[str, float]
@@ -98,6 +99,24 @@ def judge(grader: Grader, problems: Sequence[Problem], rollouts: Rollouts) -> Re
     return _rewards(outcomes(grader, each, rollouts.texts), shape, rollouts.logprobs.dtype)
 
 
+def judge_together(grader: Grader, problems: Sequence[Problem], rollouts: Rollouts, ranks: Ranks) -> Rewards:
+    """`judge`, each rank its share of the groups, all of them on every rank. An error on one is raised on all."""
+    if ranks.size == 1:
+        return judge(grader, problems, rollouts)
+    size, groups = rollouts.group_size, rollouts.groups
+    start, stop = groups * ranks.rank // ranks.size, groups * (ranks.rank + 1) // ranks.size
+    mine: Rewards | str
+    try:
+        mine = judge(grader, problems[start:stop], rollouts.rows(slice(start * size, stop * size)))
+    except Exception as error:  # whatever it is, the other ranks must not wait for this one
+        mine = str(error) if isinstance(error, RewardError | ConfigError) else f"{type(error).__name__}: {error}"
+    gathered = ranks.gather(mine)
+    for rank, part in enumerate(gathered):
+        if isinstance(part, str):
+            raise RewardError(f"rank {rank}: {part}")
+    return concatenate_rewards(gathered)
+
+
 def _rewards(found: Sequence[Outcome], shape: tuple[int, int], dtype: torch.dtype) -> Rewards:
     values = [outcome.value if isinstance(outcome, Verdict) else outcome for outcome in found]
     failures = [value if isinstance(value, Failure) else None for value in values]
@@ -118,6 +137,13 @@ def _rewards(found: Sequence[Outcome], shape: tuple[int, int], dtype: torch.dtyp
 
 def _named_parts(rewards: Rewards) -> dict[str, Rewards]:
     return {f"reward_{name}": part for name, part in rewards.parts.items()}
+
+
+def describe(rollouts: Rollouts, rewards: Rewards | None) -> dict[str, float]:
+    """What a step's row says of its completions beside its diagnostics: lengths as drawn, cuts, outcomes."""
+    lengths = rollouts.mask.sum(1).double()
+    found = {"completion_length": float(lengths.mean()), "truncated": float(rollouts.truncated.double().mean())}
+    return found if rewards is None else found | {k: float(v) for k, v in count_outcomes(rewards).items()}
 
 
 def count_outcomes(rewards: Rewards) -> dict[str, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -19,15 +20,15 @@ from posttrain.phases import Phases
 from posttrain.policies.base import Policy, States
 from posttrain.ranks import Ranks
 from posttrain.registry import ConfigError
+from posttrain.rewards.base import Grader
 from posttrain.teachers.base import Events, Teacher
-from posttrain.rewards.base import Grader, RewardError
 from posttrain.tracking import (
     Averages,
     Evaluator,
     FailureWatch,
     Point,
-    count_outcomes,
-    judge,
+    describe,
+    judge_together,
     require_finite,
     track_step,
     track_update,
@@ -77,6 +78,8 @@ class Trainer:
         self.optimizer, self.scheduler = optimizer_of(self.parameters, self.options)
         self.critic_updates = self.refills = 0
         self.stored: list[Rollouts] | None = None
+        self.watch = FailureWatch()
+        self.described: dict[str, float] = {}  # the step's completions and outcomes, for its row alone
 
     def run(self) -> Outcome:
         """Trains to the end, from where it stands; raises NonFinite where a number is lost."""
@@ -91,7 +94,8 @@ class Trainer:
             if due:
                 self.history.append({**row, **self._evaluate(step)})
             self.completed = step
-            self.report({"seed": self.seed, **row, **self.diagnostics, **(self.history[-1] if due else {})})
+            measured = {**self.diagnostics, **self.described, **(self.history[-1] if due else {})}
+            self.report({"seed": self.seed, **row, **measured})
         final = {name: value for name, value in self.history[-1].items() if name not in ("step", "loss")}
         events = self.teacher.events() if self.teacher else Events()
         counted = (events, self.critic_updates, self.refills)
@@ -106,6 +110,7 @@ class Trainer:
             "history": self.history,
             "diagnostics": self.diagnostics,
             "counters": [self.critic_updates, self.refills],
+            "failures": list(self.watch.steps),
             "phases": self.phases.state_dict(),
             "weights": list(self.parameters),
             "optimizer": [self.optimizer.state.get(parameter, {}) for parameter in self.parameters],
@@ -124,6 +129,7 @@ class Trainer:
         self.completed, self.baseline = state["completed"], state["baseline"]
         self.history, self.diagnostics = list(state["history"]), state["diagnostics"]
         self.critic_updates, self.refills = state["counters"]
+        self.watch = FailureWatch(steps=deque((samples, failed) for samples, failed in state["failures"]))
         self.phases.load_state_dict(state["phases"])
         for parameter, saved, moments in zip(self.parameters, state["weights"], state["optimizer"], strict=True):
             parameter.copy_(saved)
@@ -148,9 +154,10 @@ class Trainer:
     def step(self, step: int) -> dict[str, float]:
         """Rollouts, signals, one or more optimizer steps; gives the step's diagnostics."""
         with self.phases.measure("sample"):
-            problems, rollouts = self._collect(step)
+            problems, rollouts, rewards = self._collect(step)
         self.phases.count("sample", int(rollouts.mask.sum()))
-        signals, states = self._signals(problems, rollouts)
+        signals, states = self._signals(problems, rollouts, rewards)
+        self.described = describe(rollouts, signals.rewards)
         batch = self.algorithm.prepare(rollouts, signals)
         whole, shared = Averages(), Averages()  # the step as every rank sees it; what each rank adds from its rows
         track_step(whole, batch, signals, own=self.algorithm.rollouts == "sample")
@@ -210,27 +217,42 @@ class Trainer:
             return problems, concatenate([self.stored[i] for i in chosen], range(len(chosen)))
         return problems, self._draw(problems, step)
 
-    def _collect(self, step: int) -> tuple[list[Problem], Rollouts]:
-        """A step's completions. Where the algorithm turns groups down, others are drawn, up to `max_refills` times."""
+    def _collect(self, step: int) -> tuple[list[Problem], Rollouts, Rewards | None]:
+        """A step's completions, with their rewards if they were asked for.
+
+        Where the algorithm turns groups down, others are drawn, up to `max_refills` times.
+        """
         problems, rollouts = self._rollouts(step)
         if not self.algorithm.refills:
-            return problems, rollouts
-        kept: list[Rollouts] = []
+            return problems, rollouts, None
+        rewards: Rewards | None = None
+        kept: list[tuple[Rollouts, Rewards]] = []
         chosen: list[Problem] = []
         for refill in range(self.options.max_refills + 1):
             if refill:
                 # A step number of its own, so that the new completions have keys of their own.
                 problems, rollouts = self._rollouts(step + refill * self.options.steps)
                 self.refills += 1
-            accepted = self.algorithm.accept(rollouts, judge(self.grader, problems, rollouts)).tolist()
-            for group, good in enumerate(accepted):
+            rewards = self._judge(problems, rollouts)
+            for group, good in enumerate(self.algorithm.accept(rollouts, rewards).tolist()):
                 if good and len(chosen) < self.options.problems_per_step:
                     chosen.append(problems[group])
-                    kept.append(rollouts.rows(slice(group * rollouts.group_size, (group + 1) * rollouts.group_size)))
+                    rows = slice(group * rollouts.group_size, (group + 1) * rollouts.group_size)
+                    kept.append((rollouts.rows(rows), rewards.groups(slice(group, group + 1))))
             if len(chosen) == self.options.problems_per_step:
                 break
         # Where too few groups teach anything, the step trains on those there are, or on the last ones drawn.
-        return (chosen, concatenate(kept, range(len(kept)))) if chosen else (problems, rollouts)
+        if not chosen:
+            return problems, rollouts, rewards
+        parts, judged = zip(*kept, strict=True)
+        return chosen, concatenate(parts, range(len(parts))), concatenate_rewards(judged)
+
+    def _judge(self, problems: list[Problem], rollouts: Rollouts) -> Rewards:
+        """The rewards of some completions, the same on every rank; stops the run where judging breaks down."""
+        with self.phases.measure("reward"):
+            rewards = judge_together(self.grader, problems, rollouts, self.ranks)
+        self.watch.add(rewards)
+        return rewards
 
     def _draw(self, problems: list[Problem], step: int) -> Rollouts:
         """The student's completions, data rows, or a mixture by one coin per problem."""
@@ -253,7 +275,9 @@ class Trainer:
         return concatenate(parts, order)
 
     @torch.no_grad()
-    def _signals(self, problems: list[Problem], rollouts: Rollouts) -> tuple[Signals, States | None]:
+    def _signals(
+        self, problems: list[Problem], rollouts: Rollouts, rewards: Rewards | None = None
+    ) -> tuple[Signals, States | None]:
         """Everything `needs` asks for, and the teacher's hidden states where the loss is a full divergence."""
         needs, algorithm, teacher = self.algorithm.needs, self.algorithm, self.teacher
         states = None
@@ -273,8 +297,8 @@ class Trainer:
             if "reference" in needs:
                 reference = self.reference.targets(rollouts, rollouts.mask)
                 self.phases.count("score", int(rollouts.mask.sum()))
-        with self.phases.measure("reward"):
-            rewards = judge(self.grader, problems, rollouts) if "rewards" in needs else None
+        if rewards is None and "rewards" in needs:
+            rewards = self._judge(problems, rollouts)
         return Signals(rewards, targets, reference, student if "student" in needs else None), states
 
     def _score(self, rollouts: Rollouts, where: Tensor, targets: Any, states: States | None) -> Scores:

@@ -33,8 +33,9 @@ ARROWS = {
     "algorithms.base": "batch registry functional policies.base",
     "algorithms": "batch registry ranges functional policies.base algorithms.base",
     "data": "batch registry ranges",
-    "rewards": "batch registry ranges",
-    "tracking": "batch ranks policies.base",
+    "rewards.base": "batch",
+    "rewards": "batch registry ranges rewards.base",
+    "tracking": "batch ranks registry policies.base rewards.base",
     "microscope": "batch algorithms.base teachers.base",
     "phases": "",
     "stopping": "",
@@ -42,7 +43,7 @@ ARROWS = {
     "checkpoint": "artifacts registry",
     "trainer": (
         "batch tracking ranks registry functional microscope optimization phases "
-        "policies.base teachers.base algorithms.base"
+        "policies.base teachers.base algorithms.base rewards.base"
     ),
     "settings": "registry ranges optimization conversion overrides",
     "tiny": "artifacts data registry",
@@ -215,7 +216,7 @@ def test_every_module_says_what_it_is():
 
 # -- calls nobody makes -----------------------------------------------------------------------------------------------
 
-UNSAFE_MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve"}
+UNSAFE_MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "joblib", "jsonpickle"}
 UNSAFE_CALLS = {"eval", "exec", "compile", "yaml.load", "yaml.unsafe_load", "os.system", "os.popen"}
 UNSAFE_ARGUMENTS = {("shell", True), ("weights_only", False), ("trust_remote_code", True), ("allow_pickle", True)}
 LOADERS = {"importlib.import_module", "__import__", "importlib.util.spec_from_file_location", "runpy.run_path"}
@@ -259,6 +260,11 @@ def test_nothing_that_is_read_is_ever_run():
     [
         "import pickle",
         "from pickle import loads",
+        "import joblib",
+        "import shelve, marshal, dill",
+        "from yaml import load",
+        "exec(code)",
+        "builtins.eval(x)",
         "eval(x)",
         "yaml.load(file)",
         "subprocess.run(x, shell=True)",

@@ -29,6 +29,8 @@ _NUMBER = re.compile(
     rf"(?:(?P<whole>\d+) (?P<top>\d+)/(?P<bottom>\d+)|(?P<n>{_TERM})(?: ?/ ?(?P<d>{_TERM}))?)(?P<rest>[^\d]*)"
 )
 _PARTS = re.compile(rf"({_PLAIN})(?:([eE]|\*10\^|\^)([-+]?\d+)|(!))?")
+_WHOLE = re.compile(r"[-+]?\$?\d+")
+_PERCENT = re.compile(r"%|percent")
 _FRACTION = re.compile(r"[-+]?\d+/\d+")
 _UNIT = re.compile(r"[A-Za-z°µΩ€£$][A-Za-z°µΩ€£$./²³-]*")
 _ATTACHED_UNIT = re.compile(r"[A-Za-z°µΩ]{2,4}(?:/[a-z]+)?")
@@ -47,9 +49,7 @@ _BRACE = re.compile(r"(?<!\\)[{}]")
 _HASHES = re.compile(r"####\s*(.*)")
 _PHRASE = re.compile(r"\banswer(?:\*\*)? {0,2}(?:is|:|=)(?:\*\*)?[ :]{0,3}(.*)", re.IGNORECASE)
 # Bounded, so that a completion of nothing but opening marks takes no time.
-_MATHS = re.compile(
-    r"\$\$(.{1,999}?)\$\$|\$([^$\n]{1,999})\$|\\\((.{1,999}?)\\\)|\\\[(.{1,999}?)\\\]", re.DOTALL
-)
+_MATHS = re.compile(r"\$\$(.{1,999}?)\$\$|\$([^$\n]{1,999})\$|\\\((.{1,999}?)\\\)|\\\[(.{1,999}?)\\\]", re.DOTALL)
 
 _REPLACEMENTS = (
     (re.compile(r"[\u2212\ufe63\uff0d]"), "-"),
@@ -180,13 +180,12 @@ def _core(word: str) -> str:
 
 def _joined(words: list[str], i: int, core: str, last: bool) -> Iterator[str]:
     """The word at `i` with what belongs to its number: a whole part before a fraction, a scale or `%` behind."""
-    if last and i and _FRACTION.fullmatch(core) and re.fullmatch(r"[-+]?\$?\d+", words[i - 1]):
+    if last and i and _FRACTION.fullmatch(core) and _WHOLE.fullmatch(words[i - 1]):
         yield words[i - 1]
     yield core
-    behind = words[i + 1] if i + 1 < len(words) and not re.search(r"[,;:!?]$", words[i]) else ""
-    if not last and behind and re.fullmatch(r"[-+]?\$?\d+", core) and _FRACTION.fullmatch(_core(behind)):
-        yield _core(behind)
-    elif _core(behind).lower() in _SCALES or behind.startswith(("%", "percent")) or _FACTORS.fullmatch(behind):
+    behind = words[i + 1] if i + 1 < len(words) and words[i][-1] not in ",;:!?" else ""
+    mixed = not last and _WHOLE.fullmatch(core) and _FRACTION.fullmatch(_core(behind))
+    if mixed or _core(behind).lower() in _SCALES or _PERCENT.match(behind) or _FACTORS.fullmatch(behind):
         yield _core(behind)
 
 
@@ -210,7 +209,7 @@ def _scale(rest: str, percent: Percent) -> Fraction | None:
             scale /= 100 if percent == "fraction" else 1
         elif word.lower() in _SCALES:
             scale *= 10 ** _SCALES[word.lower()]
-        elif not _UNIT.fullmatch(word) or _NOT_UNITS.fullmatch(word) or len(word) == 1 and word not in _SINGLE_UNITS:
+        elif not _UNIT.fullmatch(word) or _NOT_UNITS.fullmatch(word) or (len(word) == 1 and word not in _SINGLE_UNITS):
             return None
     return scale
 

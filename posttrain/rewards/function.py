@@ -81,7 +81,9 @@ class Function(BatchReward):
             found = found.tolist()
         if not isinstance(found, list | tuple) or len(found) != len(ids):
             got = f"{len(found)}" if isinstance(found, list | tuple) else f"{found!r:.80}, which is no list"
-            raise RewardError(f"reward `{self.source}` returns one value per completion: expected {len(ids)}, got {got}")
+            raise RewardError(
+                f"reward `{self.source}` returns one value per completion: expected {len(ids)}, got {got}"
+            )
         return [self._outcome(i, value, ids[i]) for i, value in enumerate(found)]
 
     def _alone(self, i: int, given: dict[str, Any], problem: str) -> Outcome:

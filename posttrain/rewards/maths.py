@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 
 from posttrain.batch import Failure, Problem
 from posttrain.ranges import NOT_NEGATIVE, POSITIVE, check
@@ -77,7 +77,7 @@ def _letters(text: str) -> str:
     return re.sub(r"^\(([A-Za-z])\)$", r"\1", plain)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _worker(process: int, seconds: int) -> Worker:
     """The worker of a process; a fork gets its own."""
     return Worker("posttrain.rewards.symbolic", str(seconds))

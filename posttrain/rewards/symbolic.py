@@ -41,9 +41,9 @@ def equal(gold: str, found: str, tolerance: float = 0.0) -> bool:
         return False
     from math_verify import verify
 
-    settings: dict[str, Any] = {"timeout_seconds": None, "raise_on_error": False}
+    settings: dict[str, Any] = {"timeout_seconds": 0, "raise_on_error": False}
     # Beyond a stated tolerance numbers are this module's alone: math-verify would round them its own way.
-    accepted = _numbers(a, b) and tolerance > 0 or verify(a, b, **settings) and verify(b, a, **settings)
+    accepted = (_numbers(a, b) and tolerance > 0) or (verify(a, b, **settings) and verify(b, a, **settings))
     return bool(accepted) and not _contradicted(a, b, tolerance)
 
 
@@ -56,7 +56,7 @@ def parsed(text: str) -> Any:
     from math_verify import LatexExtractionConfig, parse
     from sympy import Basic, MatrixBase
 
-    found = parse(f"${latex}$", extraction_config=[LatexExtractionConfig()], parsing_timeout=None)
+    found = parse(f"${latex}$", extraction_config=[LatexExtractionConfig()], parsing_timeout=0)
     return found[0] if found and isinstance(found[0], Basic | MatrixBase) else None
 
 
@@ -84,12 +84,17 @@ def _contradicted(a: Any, b: Any, tolerance: float) -> bool:
     if isinstance(a, Interval) and isinstance(b, Interval):
         return _contradicted(a.start, b.start, tolerance) or _contradicted(a.end, b.end, tolerance)
     if isinstance(a, Tuple | MatrixBase) and isinstance(b, Tuple | MatrixBase):
-        return len(a) != len(b) or any(_contradicted(x, y, tolerance) for x, y in zip(a, b, strict=True))
+        pairs = zip(list(a), list(b), strict=False)  # type: ignore[arg-type]
+        return len(a) != len(b) or any(_contradicted(x, y, tolerance) for x, y in pairs)
     if isinstance(a, Eq) and isinstance(b, Eq):
-        return _differ(a.lhs - a.rhs, b.lhs - b.rhs, proportional=True)
+        return _differ(_difference(a), _difference(b), proportional=True)
     if isinstance(a, Eq) != isinstance(b, Eq):  # x = 5 and 5
         return _contradicted(a.rhs if isinstance(a, Eq) else a, b.rhs if isinstance(b, Eq) else b, tolerance)
     return _differ(a, b)
+
+
+def _difference(equation: Any) -> Any:
+    return equation.lhs - equation.rhs
 
 
 def _matched(a: list[Any], b: list[Any], tolerance: float) -> bool:

@@ -33,7 +33,7 @@ class Sum(BatchReward):
             )
         names = self.names
         if len(set(names)) < len(names):
-            raise ConfigError(f"reward.of: found {', '.join(names)}, expected different names, by which they are logged")
+            raise ConfigError(f"reward.of: found {', '.join(names)}, expected different names: they are logged by them")
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -49,12 +49,12 @@ class Sum(BatchReward):
 
 def _total(parts: dict[str, Outcome], weights: Sequence[float]) -> Verdict:
     values = {name: part.value if isinstance(part, Verdict) else part for name, part in parts.items()}
-    failures = [f"{name}: {value.reason}" for name, value in values.items() if isinstance(value, Failure)]
-    kinds = {value.kind: name for name, value in values.items() if isinstance(value, Failure) and value.broke_down}
+    failures = {name: value for name, value in values.items() if isinstance(value, Failure)}
     scored = [w * v for w, v in zip(weights, values.values(), strict=True) if not isinstance(v, Failure)]
+    broken = [failure for failure in failures.values() if failure.broke_down]
     total: float | Failure = sum(scored)
-    if kinds or not scored:
-        kind = next(iter(kinds), "unscored")
-        total = Failure("; ".join(failures), kind)
+    if broken or not scored:
+        reasons = "; ".join(f"{name}: {failure.reason}" for name, failure in failures.items())
+        total = Failure(reasons, broken[0].kind if broken else "unscored")
     looked = [part.answered for part in parts.values() if isinstance(part, Verdict) and part.answered is not None]
     return Verdict(total, all(looked) if looked else None, parts)
