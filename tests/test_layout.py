@@ -234,10 +234,12 @@ def unsafe(tree: ast.AST, loads_plugins: bool = False) -> list[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Import | ast.ImportFrom):
             names = [alias.name for alias in node.names] + [getattr(node, "module", None) or ""]
-            found += [f"{node.lineno}: import {name}" for name in names if name.partition(".")[0] in UNSAFE_MODULES]
+            names += [f"{getattr(node, 'module', '')}.{alias.name}" for alias in node.names]
+            unsafe_names = [n for n in names if n.partition(".")[0] in UNSAFE_MODULES or n in UNSAFE_CALLS]
+            found += [f"{node.lineno}: import {name}" for name in unsafe_names]
         if not isinstance(node, ast.Call):
             continue
-        name = dotted(node.func)
+        name = dotted(node.func).removeprefix("builtins.")
         given = {(word.arg, word.value.value) for word in node.keywords if isinstance(word.value, ast.Constant)}
         found += [f"{node.lineno}: {key}={value}" for key, value in given & UNSAFE_ARGUMENTS]
         if name in UNSAFE_CALLS:

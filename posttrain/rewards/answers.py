@@ -51,6 +51,8 @@ _PHRASE = re.compile(r"\banswer(?:\*\*)? {0,2}(?:is|:|=)(?:\*\*)?[ :]{0,3}(.*)",
 # Bounded, so that a completion of nothing but opening marks takes no time.
 _MATHS = re.compile(r"\$\$(.{1,999}?)\$\$|\$([^$\n]{1,999})\$|\\\((.{1,999}?)\\\)|\\\[(.{1,999}?)\\\]", re.DOTALL)
 
+_SENTENCE = re.compile(r"(?:^|\s)(?!(?:or|and|in|pi|sqrt|ln|log|sin|cos|tan)\b)[A-Za-z]{2,}(?=[\s,;:]|$)")
+
 _REPLACEMENTS = (
     (re.compile(r"[\u2212\ufe63\uff0d]"), "-"),
     (re.compile(r"[\u2044\u2215]"), "/"),
@@ -142,7 +144,7 @@ def final_expression(completion: str, percent: Percent = "unit") -> Answer | Non
     if not expression:
         return None
     value = read_number(expression, percent)
-    if value is None and " " in expression and not inner:  # a sentence: its number, if it has one
+    if value is None and not inner and _SENTENCE.search(expression):  # its number, if it has one
         found = final_answer(completion, percent)
         return found if found is not None and found.value is not None else Answer(expression, None)
     return Answer(expression, value)

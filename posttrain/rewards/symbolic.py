@@ -147,8 +147,9 @@ def main() -> None:
     seconds = int(sys.argv[1])
     with suppress(ValueError, OSError):  # where the limit is lower already
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    answers, sys.stdout = sys.stdout, sys.stderr  # nobody else's words among the answers
     parsed("1+x")  # the first one loads the grammar
-    print(json.dumps(READY), flush=True)
+    print(json.dumps(READY), file=answers, flush=True)
     for line in sys.stdin:
         _limit_time(seconds)
         try:
@@ -157,7 +158,7 @@ def main() -> None:
             answer = f"{type(error).__name__}: {error}"
         except (RecursionError, MemoryError) as error:
             answer = f"{type(error).__name__}: the expression is too large"
-        print(json.dumps(answer), flush=True)
+        print(json.dumps(answer), file=answers, flush=True)
 
 
 def _limit_time(seconds: int) -> None:
