@@ -113,6 +113,7 @@ def load_plugins(names: Iterable[str] = ()) -> list[Plugin]:
 
 CODE = r"(?:[^:,{}\[\]\s]+\.py|[A-Za-z_]\w*(?:\.\w+)*):[A-Za-z_]\w*"  # FILE.py:NAME or MODULE:NAME
 
+_files: dict[str, tuple[Path, str]] = {}  # where an imported file lay and what it held: one that changed runs anew
 _modules: dict[str, Any] = {}  # what load_plugins was told to import, by the name it was given
 
 
@@ -155,7 +156,8 @@ def _import_file(path: Path) -> Any:
     if not path.is_file():
         raise ConfigError("there is no such file. Give a path to a .py file or a module's name.")
     name = f"posttrain_plugin_{path.stem}"
-    if name in sys.modules and Path(str(sys.modules[name].__file__)).resolve() == path.resolve():
+    content = hashlib.sha256(path.read_bytes()).hexdigest()
+    if name in sys.modules and _files.get(name) == (path.resolve(), content):
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
@@ -166,4 +168,5 @@ def _import_file(path: Path) -> Any:
     except BaseException:
         del sys.modules[name]
         raise
+    _files[name] = (path.resolve(), content)
     return module

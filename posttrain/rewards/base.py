@@ -77,6 +77,10 @@ def outcome(value: Any) -> Outcome:
     # A bool is a number in Python; numpy's bool and torch's tensors are not, but hold one.
     if isinstance(value, np.generic | np.ndarray | Tensor) and value.ndim == 0:
         value = value.item()
-    if not isinstance(value, Real | Decimal) or not math.isfinite(value):
-        raise ValueError(f"found {value!r}, expected a finite number, None or a Failure")
-    return float(value)
+    try:
+        number = float(value) if isinstance(value, Real | Decimal) else math.nan
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
+        raise ValueError(f"found {value!r:.80}, expected a finite number, None or a Failure")
+    return number

@@ -80,10 +80,8 @@ class Function(BatchReward):
         if isinstance(found, np.ndarray | Tensor) and found.ndim == 1:
             found = found.tolist()
         if not isinstance(found, list | tuple) or len(found) != len(ids):
-            got = f"{len(found)}" if isinstance(found, list | tuple) else f"{found!r:.80}, which is no list"
-            raise RewardError(
-                f"reward `{self.source}` returns one value per completion: expected {len(ids)}, got {got}"
-            )
+            got = f"{len(found)}" if isinstance(found, list | tuple) else f"{found!r:.80}"
+            raise RewardError(f"reward `{self.source}`: expected {len(ids)} values, one per completion, got {got}")
         return [self._outcome(i, value, ids[i]) for i, value in enumerate(found)]
 
     def _alone(self, i: int, given: dict[str, Any], problem: str) -> Outcome:
