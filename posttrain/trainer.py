@@ -110,7 +110,7 @@ class Trainer:
             "history": self.history,
             "diagnostics": self.diagnostics,
             "counters": [self.critic_updates, self.refills],
-            "failures": list(self.watch.steps),
+            "failures": [list(step) for step in self.watch.steps],
             "phases": self.phases.state_dict(),
             "weights": list(self.parameters),
             "optimizer": [self.optimizer.state.get(parameter, {}) for parameter in self.parameters],
