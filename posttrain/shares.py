@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from posttrain.batch import Problem, Rewards, Rollouts, Scores, Targets, concatenate, share
+from posttrain.batch import Problem, Rollouts, Scores, Targets, concatenate, share
 from posttrain.ranks import Ranks
 
-Found = TypeVar("Found", Rewards, Scores, Targets)
+Found = TypeVar("Found", Scores, Targets)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
@@ -12,17 +13,28 @@ import torch
 from torch import Tensor
 
 from posttrain.algorithms.base import Algorithm
-from posttrain.batch import Batch, Problem, Rewards, Rollouts, Scores, Signals, concatenate
+from posttrain.batch import Batch, Problem, Rewards, Rollouts, Scores, Signals, concatenate, concatenate_rewards
 from posttrain.functional.selection import keyed_uniforms
 from posttrain.microscope import token_rows
-from posttrain.optimization import Optimization, optimizer_of
+from posttrain.optimization import Optimization, optimizer_of, restore, state_of
 from posttrain.phases import Phases
 from posttrain.policies.base import Policy, States
 from posttrain.ranks import Ranks
 from posttrain.registry import ConfigError
+from posttrain.rewards.base import Grader
 from posttrain.shares import Shares, drawn, shares
 from posttrain.teachers.base import Events, Teacher
-from posttrain.tracking import Averages, Evaluator, Grader, Point, judge, require_finite, track_step, track_update
+from posttrain.tracking import (
+    Averages,
+    Evaluator,
+    FailureWatch,
+    Point,
+    describe,
+    judge_together,
+    require_finite,
+    track_step,
+    track_update,
+)
 
 SOURCE_STREAM = 3  # the coins that choose between the student's completions and data rows
 
@@ -68,6 +80,8 @@ class Trainer:
         self.optimizer, self.scheduler = optimizer_of(self.parameters, self.options)
         self.critic_updates = self.refills = 0
         self.stored: list[Rollouts] | None = None
+        self.watch = FailureWatch()
+        self.described: dict[str, float] = {}  # the step's completions and outcomes, for its row alone
 
     def run(self) -> Outcome:
         """Trains to the end, from where it stands; raises NonFinite where a number is lost."""
@@ -82,7 +96,8 @@ class Trainer:
             if due:
                 self.history.append({**row, **self._evaluate(step)})
             self.completed = step
-            self.report({"seed": self.seed, **row, **self.diagnostics, **(self.history[-1] if due else {})})
+            measured = {**self.diagnostics, **self.described, **(self.history[-1] if due else {})}
+            self.report({"seed": self.seed, **row, **measured})
         final = {name: value for name, value in self.history[-1].items() if name not in ("step", "loss")}
         counted = (Events.over(self._events()), self.critic_updates, self.refills)
         return Outcome(self.baseline, final, self.history, self.diagnostics, *counted, self.phases)
@@ -96,11 +111,9 @@ class Trainer:
             "history": self.history,
             "diagnostics": self.diagnostics,
             "counters": [self.critic_updates, self.refills],
+            "failures": [list(step) for step in self.watch.steps],
             "phases": self.phases.state_dict(),
-            "weights": list(self.parameters),
-            "optimizer": [self.optimizer.state.get(parameter, {}) for parameter in self.parameters],
-            "learning_rates": [group["lr"] for group in self.optimizer.param_groups],
-            "scheduled": self.scheduler.last_epoch,
+            **state_of(self.parameters, self.optimizer, self.scheduler),
             "stream": self.stream.bit_generator.state,
             "torch_stream": torch.get_rng_state(),
             "cuda_streams": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
@@ -109,23 +122,14 @@ class Trainer:
             "stored": None if stored is None else {f.name: getattr(stored, f.name) for f in fields(stored)},
         }
 
-    @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on from `state_dict` of a trainer that was assembled alike."""
         self.completed, self.baseline = state["completed"], state["baseline"]
         self.history, self.diagnostics = list(state["history"]), state["diagnostics"]
         self.critic_updates, self.refills = state["counters"]
+        self.watch = FailureWatch(steps=deque((samples, failed) for samples, failed in state["failures"]))
         self.phases.load_state_dict(state["phases"])
-        for parameter, saved, moments in zip(self.parameters, state["weights"], state["optimizer"], strict=True):
-            parameter.copy_(saved)
-            if moments:
-                # Moments lie with their weights, as in the optimizer's own loading; the step count stays on the CPU.
-                self.optimizer.state[parameter] = {
-                    name: value if name == "step" else value.to(parameter.device) for name, value in moments.items()
-                }
-        for group, rate in zip(self.optimizer.param_groups, state["learning_rates"], strict=True):
-            group["lr"] = rate
-        self.scheduler.last_epoch = state["scheduled"]
+        restore(state, self.parameters, self.optimizer, self.scheduler)
         self.stream.bit_generator.state = state["stream"]
         torch.set_rng_state(state["torch_stream"])
         if state["cuda_streams"]:
@@ -143,9 +147,10 @@ class Trainer:
     def step(self, step: int) -> dict[str, float]:
         """Rollouts, signals, one or more optimizer steps; gives the step's diagnostics."""
         with self.phases.measure("sample"):
-            problems, rollouts = self._collect(step)
+            problems, rollouts, rewards = self._collect(step)
         self.phases.count("sample", int(rollouts.mask.sum()))
-        signals, states = self._signals(problems, rollouts)
+        signals, states = self._signals(problems, rollouts, rewards)
+        self.described = describe(rollouts, signals.rewards)
         batch = self._prepared(rollouts, signals)
         whole, shared = Averages(), Averages()  # the step as every rank sees it; what each rank adds from its rows
         track_step(whole, rollouts, batch, signals, own=self.algorithm.rollouts == "sample")
@@ -205,27 +210,42 @@ class Trainer:
             return problems, concatenate([self.stored[i] for i in chosen], range(len(chosen)))
         return problems, self._draw(problems, step)
 
-    def _collect(self, step: int) -> tuple[list[Problem], Rollouts]:
-        """A step's completions. Where the algorithm turns groups down, others are drawn, up to `max_refills` times."""
+    def _collect(self, step: int) -> tuple[list[Problem], Rollouts, Rewards | None]:
+        """A step's completions, with their rewards if they were asked for.
+
+        Where the algorithm turns groups down, others are drawn, up to `max_refills` times.
+        """
         problems, rollouts = self._rollouts(step)
         if not self.algorithm.refills:
-            return problems, rollouts
-        kept: list[Rollouts] = []
+            return problems, rollouts, None
+        rewards: Rewards | None = None
+        kept: list[tuple[Rollouts, Rewards]] = []
         chosen: list[Problem] = []
         for refill in range(self.options.max_refills + 1):
             if refill:
                 # A step number of its own, so that the new completions have keys of their own.
                 problems, rollouts = self._rollouts(step + refill * self.options.steps)
                 self.refills += 1
-            accepted = self.algorithm.accept(rollouts, self._judged(problems, rollouts)).tolist()
-            for group, good in enumerate(accepted):
+            rewards = self._judge(problems, rollouts)
+            for group, good in enumerate(self.algorithm.accept(rollouts, rewards).tolist()):
                 if good and len(chosen) < self.options.problems_per_step:
                     chosen.append(problems[group])
-                    kept.append(rollouts.rows(slice(group * rollouts.group_size, (group + 1) * rollouts.group_size)))
+                    rows = slice(group * rollouts.group_size, (group + 1) * rollouts.group_size)
+                    kept.append((rollouts.rows(rows), rewards.groups(slice(group, group + 1))))
             if len(chosen) == self.options.problems_per_step:
                 break
         # Where too few groups teach anything, the step trains on those there are, or on the last ones drawn.
-        return (chosen, concatenate(kept, range(len(kept)))) if chosen else (problems, rollouts)
+        if not chosen:
+            return problems, rollouts, rewards
+        parts, judged = zip(*kept, strict=True)
+        return chosen, concatenate(parts, range(len(parts))), concatenate_rewards(judged)
+
+    def _judge(self, problems: list[Problem], rollouts: Rollouts) -> Rewards:
+        """The rewards of some completions, the same on every rank; stops the run where judging breaks down."""
+        with self.phases.measure("reward"):
+            rewards = judge_together(self.grader, problems, rollouts, self.ranks)
+        self.watch.add(rewards)
+        return rewards
 
     def _draw(self, problems: list[Problem], step: int) -> Rollouts:
         """The student's completions, data rows, or a mixture by one coin per problem."""
@@ -256,15 +276,10 @@ class Trainer:
     def _shares(self, rollouts: Rollouts) -> Shares:
         return shares(rollouts.groups, self.options.minibatch_problems, self.ranks)
 
-    def _judged(self, problems: list[Problem], rollouts: Rollouts) -> Rewards:
-        """Rewards of the whole step, each rank having graded its groups."""
-        held = self._shares(rollouts)
-        mine = [problems[group] for group in held.mine]
-        name = f"the reward function {getattr(self.grader, '__name__', type(self.grader).__name__)}"
-        return held.gathered(name, 1, lambda: judge(self.grader, mine, held.own(rollouts)))
-
     @torch.no_grad()
-    def _signals(self, problems: list[Problem], rollouts: Rollouts) -> tuple[Signals, States | None]:
+    def _signals(
+        self, problems: list[Problem], rollouts: Rollouts, rewards: Rewards | None = None
+    ) -> tuple[Signals, States | None]:
         """Everything `needs` asks for, of the whole step; and the teacher's hidden states of this rank's rows, where
         the loss is a full divergence."""
         needs, algorithm, teacher, size = self.algorithm.needs, self.algorithm, self.teacher, rollouts.group_size
@@ -289,8 +304,8 @@ class Trainer:
             if "reference" in needs:
                 reference = held.gathered("the reference", size, lambda: self.reference.targets(own, own.mask))
                 self.phases.count("score", int(own.mask.sum()))
-        with self.phases.measure("reward"):
-            rewards = self._judged(problems, rollouts) if "rewards" in needs else None
+        if rewards is None and "rewards" in needs:
+            rewards = self._judge(problems, rollouts)
         return Signals(rewards, targets, reference, student if "student" in needs else None), states
 
     def _prepared(self, rollouts: Rollouts, signals: Signals) -> Batch:
