@@ -58,7 +58,7 @@ def _help(parser: argparse.ArgumentParser) -> int:
 
 
 def _list(options: argparse.Namespace, words: list[str]) -> int:
-    from posttrain.bench.track import PLANNED, tracks
+    from posttrain.bench.track import tracks
     from posttrain.registry import load_plugins
 
     load_plugins(options.plugin)
@@ -67,8 +67,6 @@ def _list(options: argparse.Namespace, words: list[str]) -> int:
         print(f"{name}  ({track.model})")
         print(f"    {track.rationale}")
         print(f"    {track.metric}, {track.direction}; idea: {track.idea.name}")
-    for name, why in PLANNED.items():
-        print(f"{name}  (not built yet)\n    {why}")
     return 0
 
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from omegaconf import OmegaConf
 
-from posttrain.bench.track import Idea, Settings, Track, tracks
+from posttrain.bench.track import Cell, Idea, Settings, Track, tracks
 from posttrain.conversion import refuse_unknown, typed_values
 from posttrain.overrides import parse_overrides, parse_seeds, put
 from posttrain.registry import ConfigError, Plugin, did_you_mean, load_plugins
@@ -95,8 +95,10 @@ def load(
         tried, source = _read_idea(Path(idea))
         sources = (*sources, source)
     track = _applied(found, options)
-    track.cells(tried)  # refuses an idea that changes the budget, before anything runs
     tuning, evaluation = _seeds(track, options)
+    for arm in (None, tried):
+        for cell in track.cells(arm):  # refuses an idea that changes the budget
+            track.check(Cell(cell, track.data, evaluation[0], arm))
     return Bench(
         track,
         tried,
