@@ -23,8 +23,8 @@ MEANING = {
 }
 
 
-def show(artifact: Mapping[str, Any], path: Path) -> None:
-    """Tables, figure and sentence of one artifact; the last line is its path."""
+def show(artifact: Mapping[str, Any], path: Path, drawn: Path | str | None = None) -> None:
+    """Tables, figure and sentence of one artifact; where its drawing lies or why there is none; last, its path."""
     console = Console(highlight=False, soft_wrap=False)
     compared = comparison(artifact)
     seeds = artifact.get("protocol", {}).get("sweep_seeds")
@@ -41,6 +41,8 @@ def show(artifact: Mapping[str, Any], path: Path) -> None:
     for line in predictions(artifact):
         console.print(line, markup=False, soft_wrap=True)
     console.print(sentence(artifact, compared), markup=False, soft_wrap=True)
+    if drawn is not None:
+        print(drawn)
     print(path)
 
 

@@ -143,6 +143,7 @@ def execution(
     ended, shipped = datetime.now(UTC), config_path(bench.track.name, bench.request[3] if bench.request else None)
     seeds = sorted({*bench.tuning_seeds, *bench.evaluation_seeds})
     roles = [("plan.json", "plan"), ("artifact.json", "artifact")]
+    roles += [("figure.svg", "figure")] if (folder / "figure.svg").is_file() else []
     roles += [(f"cells/{path.name}", "cell") for path in sorted((folder / "cells").glob("*.json"))]
     record: dict[str, Any] = {
         "method": bench.track.name,
