@@ -77,7 +77,7 @@ def verify_paths(paths: list[Path], plugins: list[str], rerun: bool, budget: flo
 
 
 def artifacts_among(paths: list[Path]) -> list[Path]:
-    """Without what only lies beside artifacts, as in `runs/*`, named on stderr; all of them where nothing else stays."""
+    """Without what only lies beside artifacts, as in `runs/*`, named on stderr; all where nothing else stays."""
     kinds = {path: kind for path in paths if (kind := _no_artifact(path)) is not None}
     if len(kinds) == len(paths):
         return paths
