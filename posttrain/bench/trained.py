@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -27,6 +27,8 @@ class Trained:
 
     `run_one` trains an assembled seed and gives its metric and measures.
     """
+
+    streams: ClassVar[Mapping[str, str]] = dict.fromkeys(("data", "training"), "numpy.random.default_rng(seed), PCG64")
 
     run_one: Callable[[Trainer], Measured]
     common: Settings  # configuration that no cell changes: tier, evaluation, teacher
