@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -39,6 +40,8 @@ class Options:
             raise ConfigError(f"alpha: found {self.alpha}, expected a number between 0 and 1")
         if self.family_size < 1:
             raise ConfigError(f"family_size: found {self.family_size}, expected at least 1")
+        if self.failure_value is not None and not math.isfinite(self.failure_value):
+            raise ConfigError(f"failure_value: found {self.failure_value}, expected a finite number in metric units")
         if self.sesoi_rel_pct is not None and not 0 <= self.sesoi_rel_pct < float("inf"):
             raise ConfigError(f"sesoi_rel_pct: found {self.sesoi_rel_pct}, expected 0 or more")
 

@@ -178,6 +178,10 @@ def test_a_setting_that_one_arm_lacks_is_an_error_unless_it_is_the_default(tmp_p
         (["settings.epochs=many"], "type of its default"),
         (["settings.offset=1.0"], "the sweep of `planted` varies it"),
         (["failure_value=bad"], "failure_value"),
+        (["failure_value=nan"], "failure_value: found nan, expected a finite number"),
+        (["failure_value=inf"], "failure_value: found inf, expected a finite number"),
+        (["alpha=nan"], "alpha"),
+        (["sesoi_rel_pct=nan"], "sesoi_rel_pct"),
         (["evaluation_seeds=5-3"], "rising range"),
     ],
 )
