@@ -81,9 +81,14 @@ class Rollouts:
         """P, the number of problems."""
         return len(self.texts) // self.group_size
 
-    def rows(self, index: slice) -> Rollouts:
-        """Whole groups `index` (a slice of rows)."""
+    def rows(self, index: slice | Tensor) -> Rollouts:
+        """Whole groups `index` (rows: a slice, or their numbers)."""
         return replace(self, **{f.name: _rows(getattr(self, f.name), index) for f in fields(self)})
+
+    def rows_of(self, groups: Sequence[int]) -> Tensor:
+        """[g * G] int64: the rows of the given groups, in their order."""
+        first = torch.tensor(list(groups), dtype=torch.int64).unsqueeze(1) * self.group_size
+        return (first + torch.arange(self.group_size)).flatten()
 
 
 @dataclass(frozen=True)
@@ -101,7 +106,7 @@ class Targets:
         if self.support_ids is not None and self.support_logprobs is not None:
             _expect_shape("Targets.support_logprobs", self.support_logprobs, tuple(self.support_ids.shape))
 
-    def rows(self, index: slice) -> Targets:
+    def rows(self, index: slice | Tensor) -> Targets:
         return replace(self, **{f.name: _rows(getattr(self, f.name), index) for f in fields(self)})
 
 
@@ -195,8 +200,27 @@ class Batch:
 
     def shard(self, rank: int, ranks: int) -> Batch:
         """The groups of one rank: an even share, possibly none."""
-        size, groups = self.rollouts.group_size, self.rollouts.groups
-        return self.rows(groups * rank // ranks * size, groups * (rank + 1) // ranks * size)
+        size, mine = self.rollouts.group_size, share(self.rollouts.groups, rank, ranks)
+        return self.rows(mine.start * size, mine.stop * size)
+
+    def turns(self, rows: int | None, rank: int, ranks: int) -> Iterator[Batch]:
+        """The micro-batches of one rank, as many on every rank.
+
+        A rank that has run out of groups takes its turn with one that weighs nothing: a forward and a backward pass
+        that one rank skips is one that the others wait in.
+        """
+        size, most = self.rollouts.group_size, len(share(self.rollouts.groups, ranks - 1, ranks))
+        mine = list(self.shard(rank, ranks).split(rows))
+        turns = 1 if rows is None else -(-most // max(1, rows // size))
+        yield from mine
+        first = self.rows(0, size)
+        idle = replace(first, weight=torch.zeros_like(first.weight), normaliser=torch.zeros_like(first.normaliser))
+        yield from [idle] * (turns - len(mine))
+
+
+def share(groups: int, rank: int, ranks: int) -> range:
+    """The groups of one rank: an even share, possibly none; that of the last rank is the largest."""
+    return range(groups * rank // ranks, groups * (rank + 1) // ranks)
 
 
 def concatenate(parts: Sequence[Rollouts], order: Sequence[int]) -> Rollouts:
@@ -239,9 +263,11 @@ _TOKEN_FIELDS = {"completion_ids", "mask", "logprobs", "entropy"}  # right-padde
 _PROMPT_FIELDS = {"prompt_ids", "prompt_mask"}  # left-padded
 
 
-def _rows(value: Any, index: slice) -> Any:
+def _rows(value: Any, index: slice | Tensor) -> Any:
     if isinstance(value, Rollouts | Targets):
         return value.rows(index)
+    if isinstance(value, tuple) and isinstance(index, Tensor):
+        return tuple(value[row] for row in index.tolist())
     return value[index] if isinstance(value, Tensor | tuple) else value
 
 

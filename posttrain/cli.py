@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from posttrain import __version__
 from posttrain.bench.cli import add_verbs
+from posttrain.evaluation.cli import add_verbs as add_eval
 from posttrain.reporting.cli import add_verbs as add_reporting
 
 if TYPE_CHECKING:
@@ -130,6 +131,7 @@ def _parser() -> argparse.ArgumentParser:
     added.add_argument("--directory", type=Path, default=Path(), metavar="DIR")
     added = verb("env", _env, "versions and hardware, for bug reports")
     added.add_argument("--json", action="store_true")
+    add_eval(verbs)
     add_verbs(verbs)
     add_reporting(verbs)
     return parser

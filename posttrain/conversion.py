@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from posttrain.overrides import ELSEWHERE
+from posttrain.overrides import ELSEWHERE, TRUNCATING
 from posttrain.registry import ConfigError, did_you_mean
 
 
@@ -28,6 +28,16 @@ def refuse_unknown(prefix: str, given: Mapping[str, Any], schema: Any, owner: st
         if key in names:
             continue
         full = f"{prefix}.{key}" if prefix else key
+        # What stands in a section that there is none of is named by itself: it may only be misplaced.
+        inside: Any = given.get(key)
+        while isinstance(inside, Mapping) and inside:
+            key, inside = str(next(iter(inside))), next(iter(inside.values()))
+            full = f"{full}.{key}"
+        if key in TRUNCATING:
+            raise ConfigError(
+                f"{full}: completions are drawn from the policy's whole distribution, the one whose log-probs are "
+                "trained on; a sampler that leaves tokens out would make every ratio wrong. Leave it out."
+            )
         if key in ELSEWHERE:
             raise ConfigError(
                 f"{full}: this is called `{ELSEWHERE[key]}` here. Write {ELSEWHERE[key]}"

@@ -8,7 +8,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from posttrain.registry import ConfigError
+from posttrain.registry import ConfigError, did_you_mean
 
 # What users of TRL and transformers type, and what it is called here.
 ELSEWHERE = {
@@ -25,12 +25,17 @@ ELSEWHERE = {
     "reward_funcs": "reward",
     "seed": "seeds",
     "lr": "learning_rate",
+    "mask_truncated_completions": "mask_truncated",
     "lmbda": "algorithm.student_share",
     "epsilon": "algorithm.clip",
     "loss_type": "posttrain train ALGO (one name per algorithm)",
     "num_ppo_epochs": "num_iterations",
     "logging_dir": "report_to",
 }
+
+# What a sampler that leaves tokens out is called. No option here: the log-probs that are trained on are those of the
+# whole distribution, and importance ratios would not start at one.
+TRUNCATING = ("top_p", "top_k", "min_p", "typical_p", "epsilon_cutoff")
 
 MAX_SEED = 2**53 - 1  # the largest whole number that every reader of JSON keeps
 
@@ -48,6 +53,9 @@ def parse_overrides(words: Sequence[str], known: Collection[str] = ()) -> dict[s
         key, equals, value = word.partition("=")
         if not equals or not key:
             raise ConfigError(f"{word}: expected key=value, for example learning_rate=0.05")
+        if key[0] in "+~":
+            near = did_you_mean(key.rpartition(".")[2].lstrip("+~"), known)
+            raise ConfigError(f"{key}: settings are set, never added or removed. Write key=value.{near}")
         if key in found:
             raise ConfigError(f"{key}: given twice ({found[key]!r} and {value!r}). Give it once.")
         found[key] = _value(key, value)

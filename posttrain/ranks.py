@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import torch
 from torch import Tensor
 
 from posttrain.registry import ConfigError
+
+BUCKET_BYTES = 16 * 2**20  # of gradients that travel together
+
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
@@ -38,10 +42,11 @@ class Ranks:
         """Adds up the gradients of all ranks; every rank has to call it at every step, also one without rows."""
         if self.size == 1:
             return
-        for parameter in parameters:
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-            torch.distributed.all_reduce(parameter.grad)
+        for bucket in _buckets(parameters):
+            whole = torch.cat([gradient.flatten() for gradient in bucket])
+            torch.distributed.all_reduce(whole)
+            for gradient, total in zip(bucket, whole.split([g.numel() for g in bucket]), strict=True):
+                gradient.copy_(total.view_as(gradient))
 
     def gather(self, value: Any) -> list[Any]:
         """One object from each rank, in rank order, on every rank."""
@@ -50,6 +55,44 @@ class Ranks:
         gathered: list[Any] = [None] * self.size
         torch.distributed.all_gather_object(gathered, value)
         return gathered
+
+    def together(self, what: str, work: Callable[[], Value]) -> list[Value]:
+        """What `work` gives on each rank, in rank order, on every rank.
+
+        Where it fails on one, a RuntimeError on all says which one failed in `what`, and how: the others would wait
+        for that rank's results for ever.
+        """
+        if self.size == 1:
+            return [work()]
+        value, error = None, None
+        try:
+            value = work()
+        except Exception as raised:  # whatever it is, it goes on below, on every rank
+            error = raised
+        gathered = self.gather((value, None if error is None else f"{type(error).__name__}: {error}"))
+        for rank, (_, failure) in enumerate(gathered):
+            if failure is not None:
+                raise RuntimeError(f"rank {rank} of {self.size} failed in {what}: {failure}") from error
+        return [found for found, _ in gathered]
+
+
+def _buckets(parameters: Iterable[torch.nn.Parameter]) -> Iterator[list[Tensor]]:
+    """The gradients of one type and device, a few MiB at a time: small ones each on their own would cost a round trip.
+
+    A parameter without a gradient gets one of zeros.
+    """
+    bucket: list[Tensor] = []
+    for parameter in parameters:
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+        found = parameter.grad
+        full = sum(gradient.nbytes for gradient in bucket) + found.nbytes > BUCKET_BYTES
+        if bucket and (full or (found.dtype, found.device) != (bucket[0].dtype, bucket[0].device)):
+            yield bucket
+            bucket = []
+        bucket.append(found)
+    if bucket:
+        yield bucket
 
 
 def join() -> Ranks:

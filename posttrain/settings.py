@@ -15,10 +15,10 @@ from omegaconf.errors import OmegaConfBaseException
 
 from posttrain import registry
 from posttrain.conversion import refuse_unknown, spelled, typed_values
+from posttrain.optimization import Optimization
 from posttrain.overrides import parse_overrides, parse_seeds, put
 from posttrain.ranges import POSITIVE
 from posttrain.registry import ConfigError, Registry, did_you_mean
-from posttrain.trainer import Optimization
 
 TIERS = {"l0": "l0_smoke", "l1": "l1_mechanism", "l2": "l2_tiny_lm", "l3": "l3_real_model"}
 # A real checkpoint starts from the tiny model's configuration, with a step size for trained weights.
@@ -219,6 +219,8 @@ def check(config: TrainConfig) -> None:
             f"num_iterations, minibatch_problems: the loss of `{config.method}` has no ratio to the policy that drew, "
             "so only one update per step is on-policy. Leave both out, or choose an algorithm with a ratio (grpo, ppo)."
         )
+    if config.mask_truncated and "pairs" in algorithm.needs:
+        raise ConfigError(f"mask_truncated: `{config.method}` compares the two completions of a pair. Leave it out.")
     if set(config.tune.seeds) & set(config.seeds):
         shared = sorted(set(config.tune.seeds) & set(config.seeds))
         raise ConfigError(f"tune.seeds: {shared} are also evaluation seeds. Tune on other seeds.")

@@ -39,12 +39,12 @@ class Averages:
         return {name: float(whole.sums[name] / weight) for name, weight in whole.weights.items() if weight}
 
 
-def track_step(averages: Averages, batch: Batch, signals: Signals, own: bool = True) -> None:
-    """Entropy, KL and reward over all sampled tokens; what is selected over the supervised ones.
+def track_step(averages: Averages, rollouts: Rollouts, batch: Batch, signals: Signals, own: bool = True) -> None:
+    """Entropy, KL, lengths and reward over all sampled tokens; what is selected over the supervised ones.
 
-    `own` says that the current policy drew the completions: without it they estimate none of its expectations.
+    `rollouts` are the completions as they were drawn, whatever of them the batch trains on. `own` says that the current
+    policy drew them: without it they estimate none of its expectations.
     """
-    rollouts = batch.rollouts
     mask = rollouts.mask.to(rollouts.logprobs)
     drawn = mask * (rollouts.source == 0).unsqueeze(1)  # data rows have neither log-probs nor entropy of their own
     if signals.teacher is not None:
@@ -62,6 +62,9 @@ def track_step(averages: Averages, batch: Batch, signals: Signals, own: bool = T
         averages.add("zero_variance_groups", zero_variance.to(mask), torch.ones_like(zero_variance, dtype=mask.dtype))
     if own:
         averages.add("policy_entropy", rollouts.entropy, drawn)
+    each = torch.ones_like(mask[:, 0])
+    averages.add("completion_length", mask.sum(1), each)
+    averages.add("truncated_fraction", rollouts.truncated.to(mask), each)
     _track_selection(averages, batch)
 
 
@@ -78,9 +81,11 @@ def _track_selection(averages: Averages, batch: Batch) -> None:
 
 
 def track_update(averages: Averages, batch: Batch, scores: Scores) -> None:
-    """The ratio pi / pi_old of the supervised tokens that the student drew."""
-    drawn = batch.where & (batch.rollouts.source == 0).unsqueeze(1)
-    averages.add("ratio", (scores.logprobs - batch.rollouts.logprobs).exp(), drawn.to(batch.rollouts.logprobs))
+    """The ratio r = pi / pi_old of the supervised tokens that the student drew, and r - 1 - log r: KL(pi_old || pi)."""
+    drawn = (batch.where & (batch.rollouts.source == 0).unsqueeze(1)).to(batch.rollouts.logprobs)
+    log_ratio = scores.logprobs - batch.rollouts.logprobs
+    averages.add("ratio", log_ratio.exp(), drawn)
+    averages.add("approx_kl", torch.expm1(log_ratio) - log_ratio, drawn)
 
 
 def sampled_kl(rollouts: Rollouts, other: Targets) -> tuple[Tensor, Tensor]:

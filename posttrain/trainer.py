@@ -3,65 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from typing import Any, Literal
+from dataclasses import asdict, dataclass, field, fields, replace
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from posttrain.algorithms.base import Algorithm
-from posttrain.batch import Batch, Problem, Rollouts, Scores, Signals, concatenate
+from posttrain.batch import Batch, Problem, Rewards, Rollouts, Scores, Signals, concatenate
 from posttrain.functional.selection import keyed_uniforms
 from posttrain.microscope import token_rows
+from posttrain.optimization import Optimization, optimizer_of
 from posttrain.phases import Phases
 from posttrain.policies.base import Policy, States
-from posttrain.ranges import BELOW_ONE, NOT_NEGATIVE, POSITIVE, at_least, check, or_null
 from posttrain.ranks import Ranks
 from posttrain.registry import ConfigError
+from posttrain.shares import Shares, drawn, shares
 from posttrain.teachers.base import Events, Teacher
 from posttrain.tracking import Averages, Evaluator, Grader, Point, judge, require_finite, track_step, track_update
 
 SOURCE_STREAM = 3  # the coins that choose between the student's completions and data rows
-
-
-@dataclass(frozen=True)
-class Optimization:
-    """How long and how fast to train. The words are Hugging Face's where it has one."""
-
-    steps: int = 100  # rollout phases
-    learning_rate: float = 0.05
-    optim: Literal["adamw_torch", "sgd"] = "adamw_torch"
-    adam_beta1: float = 0.9
-    adam_beta2: float = 0.999
-    adam_epsilon: float = 1e-8
-    weight_decay: float = 0.0
-    lr_scheduler_type: Literal["constant", "linear", "cosine"] = "constant"
-    warmup_steps: int = 0
-    max_grad_norm: float | None = None  # of the whole gradient
-    max_grad_value: float | None = None  # of each component
-    problems_per_step: int = 1
-    group_size: int = 1  # completions of each problem
-    num_iterations: int = 1  # passes over each step's completions
-    minibatch_problems: int | None = None  # problems per optimizer step; None: all of the step
-    micro_batch_size: int | None = None  # completions per forward pass; changes memory, never the result
-    max_refills: int = 10  # draws in place of groups that an algorithm turns down
-    eval_steps: int | None = None  # None: a tenth of `steps`
-
-    def __post_init__(self) -> None:
-        one, number = at_least(1), or_null(POSITIVE)
-        check("", self, steps=one, problems_per_step=one, group_size=one, num_iterations=one, warmup_steps=at_least(0))
-        check("", self, max_refills=at_least(0))
-        check("", self, minibatch_problems=number, micro_batch_size=number, eval_steps=number)
-        check("", self, max_grad_norm=number, max_grad_value=number, learning_rate=POSITIVE)
-        check(
-            "", self, adam_beta1=BELOW_ONE, adam_beta2=BELOW_ONE, adam_epsilon=NOT_NEGATIVE, weight_decay=NOT_NEGATIVE
-        )
-
-    @property
-    def evaluation_period(self) -> int:
-        """Updates between two rows of the history."""
-        return self.eval_steps or max(1, self.steps // 10)
 
 
 @dataclass
@@ -102,7 +65,7 @@ class Trainer:
         self.history: list[dict[str, float]] = []
         self.diagnostics: dict[str, float] = {}
         self.parameters = [p for p in self.policy.parameters() if p.requires_grad]
-        self.optimizer, self.scheduler = _optimizer(self.parameters, self.options)
+        self.optimizer, self.scheduler = optimizer_of(self.parameters, self.options)
         self.critic_updates = self.refills = 0
         self.stored: list[Rollouts] | None = None
 
@@ -121,12 +84,11 @@ class Trainer:
             self.completed = step
             self.report({"seed": self.seed, **row, **self.diagnostics, **(self.history[-1] if due else {})})
         final = {name: value for name, value in self.history[-1].items() if name not in ("step", "loss")}
-        events = self.teacher.events() if self.teacher else Events()
-        counted = (events, self.critic_updates, self.refills)
+        counted = (Events.over(self._events()), self.critic_updates, self.refills)
         return Outcome(self.baseline, final, self.history, self.diagnostics, *counted, self.phases)
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that the next step depends on and that `assemble` does not build again."""
+        """Everything that the next step depends on and that `assemble` does not build again; asked for on all ranks."""
         stored = None if self.stored is None else concatenate(self.stored, range(len(self.stored)))
         return {
             "completed": self.completed,
@@ -143,6 +105,7 @@ class Trainer:
             "torch_stream": torch.get_rng_state(),
             "cuda_streams": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
             "teacher": self.teacher.state_dict() if self.teacher else {},
+            "events": [asdict(events) for events in self._events()],  # of each rank
             "stored": None if stored is None else {f.name: getattr(stored, f.name) for f in fields(stored)},
         }
 
@@ -168,10 +131,14 @@ class Trainer:
         if state["cuda_streams"]:
             torch.cuda.set_rng_state_all(state["cuda_streams"])
         if self.teacher:
-            self.teacher.load_state_dict(state["teacher"])
+            self.teacher.load_state_dict({**state["teacher"], "counted": state["events"][self.ranks.rank]})
         if state["stored"] is not None:
             texts = {name: tuple(state["stored"][name]) for name in ("texts", "problem_ids")}
             self._store(Rollouts(**{**state["stored"], **texts}))
+
+    def _events(self) -> list[Events]:
+        """What happened to the teacher of each rank."""
+        return self.ranks.gather(self.teacher.events() if self.teacher else Events())
 
     def step(self, step: int) -> dict[str, float]:
         """Rollouts, signals, one or more optimizer steps; gives the step's diagnostics."""
@@ -179,9 +146,9 @@ class Trainer:
             problems, rollouts = self._collect(step)
         self.phases.count("sample", int(rollouts.mask.sum()))
         signals, states = self._signals(problems, rollouts)
-        batch = self.algorithm.prepare(rollouts, signals)
+        batch = self._prepared(rollouts, signals)
         whole, shared = Averages(), Averages()  # the step as every rank sees it; what each rank adds from its rows
-        track_step(whole, batch, signals, own=self.algorithm.rollouts == "sample")
+        track_step(whole, rollouts, batch, signals, own=self.algorithm.rollouts == "sample")
         losses = []
         with self.phases.measure("update"):
             for _ in range(self.options.num_iterations):
@@ -189,7 +156,7 @@ class Trainer:
                 for minibatch in batch.minibatches(self.options.minibatch_problems):
                     losses.append(self._update(minibatch, start, states, shared))
                     require_finite(step, dict(zip(("loss", "gradient_norm"), losses[-1], strict=True)))
-                    start += len(minibatch.rollouts.texts)
+                    start += len(minibatch.shard(self.ranks.rank, self.ranks.size).rollouts.texts)
             self.scheduler.step()
             if self.teacher:
                 self.teacher.after_update(step, self.policy)
@@ -213,7 +180,7 @@ class Trainer:
         """The flat gradient of the loss of one step on these completions, without an update."""
         signals, states = self._signals(problems, rollouts)
         self.optimizer.zero_grad()
-        self.accumulate(self.algorithm.prepare(rollouts, signals), 0, states, Averages())
+        self.accumulate(self._prepared(rollouts, signals), 0, states, Averages())
         self.ranks.sum_gradients(self.parameters)
         flat = [p.grad if p.grad is not None else torch.zeros_like(p) for p in self.parameters]
         return torch.cat([gradient.flatten() for gradient in flat]).clone()
@@ -250,7 +217,7 @@ class Trainer:
                 # A step number of its own, so that the new completions have keys of their own.
                 problems, rollouts = self._rollouts(step + refill * self.options.steps)
                 self.refills += 1
-            accepted = self.algorithm.accept(rollouts, judge(self.grader, problems, rollouts)).tolist()
+            accepted = self.algorithm.accept(rollouts, self._judged(problems, rollouts)).tolist()
             for group, good in enumerate(accepted):
                 if good and len(chosen) < self.options.problems_per_step:
                     chosen.append(problems[group])
@@ -262,48 +229,75 @@ class Trainer:
 
     def _draw(self, problems: list[Problem], step: int) -> Rollouts:
         """The student's completions, data rows, or a mixture by one coin per problem."""
-        size = self.options.group_size
         share = 0.0 if self.algorithm.rollouts == "data" else self.algorithm.on_policy
         if share == 1.0:
-            return self.policy.sample(problems, size, self.stream, self.seed, step)
+            return self._sample(problems, step)
         if share == 0.0:
             return self.policy.respond(problems, self.seed, step)
         keys = torch.tensor([[self.seed, step, place, 0] for place in range(len(problems))])
         own = torch.as_tensor(keyed_uniforms(keys, 1, stream=SOURCE_STREAM)).flatten() < share
         parts, order = [], []
-        for drawn in (True, False):
-            places = [place for place, coin in enumerate(own.tolist()) if coin == drawn]
+        for student in (True, False):
+            places = [place for place, coin in enumerate(own.tolist()) if coin == student]
             some = [problems[place] for place in places]
             if some:
-                sample = self.policy.sample(some, size, self.stream, self.seed, step) if drawn else None
-                parts.append(sample or self.policy.respond(some, self.seed, step))
+                parts.append(self._sample(some, step) if student else self.policy.respond(some, self.seed, step))
                 order += places
         return concatenate(parts, order)
 
+    def _sample(self, problems: list[Problem], step: int) -> Rollouts:
+        """The student's completions; ranks share the drawing where none needs the stream that all of them have."""
+
+        def draw(some: list[Problem]) -> Rollouts:
+            return self.policy.sample(some, self.options.group_size, self.stream, self.seed, step)
+
+        return drawn(problems, self.ranks, draw) if self.ranks.size > 1 and self.policy.keyed else draw(problems)
+
+    def _shares(self, rollouts: Rollouts) -> Shares:
+        return shares(rollouts.groups, self.options.minibatch_problems, self.ranks)
+
+    def _judged(self, problems: list[Problem], rollouts: Rollouts) -> Rewards:
+        """Rewards of the whole step, each rank having graded its groups."""
+        held = self._shares(rollouts)
+        mine = [problems[group] for group in held.mine]
+        name = f"the reward function {getattr(self.grader, '__name__', type(self.grader).__name__)}"
+        return held.gathered(name, 1, lambda: judge(self.grader, mine, held.own(rollouts)))
+
     @torch.no_grad()
     def _signals(self, problems: list[Problem], rollouts: Rollouts) -> tuple[Signals, States | None]:
-        """Everything `needs` asks for, and the teacher's hidden states where the loss is a full divergence."""
-        needs, algorithm, teacher = self.algorithm.needs, self.algorithm, self.teacher
-        states = None
+        """Everything `needs` asks for, of the whole step; and the teacher's hidden states of this rank's rows, where
+        the loss is a full divergence."""
+        needs, algorithm, teacher, size = self.algorithm.needs, self.algorithm, self.teacher, rollouts.group_size
+        held = self._shares(rollouts)
+        own, states, targets = held.own(rollouts), None, None
         asked = algorithm.positions(rollouts)
+        asked = asked if self.ranks.size == 1 else asked[rollouts.rows_of(held.mine)]
         with self.phases.measure("teacher", int(asked.sum()) if teacher else 0):
-            targets = teacher.targets(rollouts, asked, algorithm.top_k) if teacher and "teacher" in needs else None
+            if teacher is not None and "teacher" in needs:
+                targets = held.gathered("the teacher", size, lambda: teacher.targets(own, asked, algorithm.top_k))
             if "divergence" in needs:
                 assert teacher is not None
-                states = teacher.states(rollouts)
+                states = teacher.states(own)
         student = reference = None
         with self.phases.measure("score"):
             if "student" in needs or (teacher is not None and teacher.watches_student):
-                student = self._score(rollouts, rollouts.mask, targets, states)
-                self.phases.count("score", int(rollouts.mask.sum()))
+                here = targets if targets is None or self.ranks.size == 1 else targets.rows(rollouts.rows_of(held.mine))
+                student = held.gathered("scoring", size, lambda: self._score(own, own.mask, here, states))
+                self.phases.count("score", int(own.mask.sum()))
                 if teacher is not None:
                     teacher.watch(rollouts, student)
             if "reference" in needs:
-                reference = self.reference.targets(rollouts, rollouts.mask)
-                self.phases.count("score", int(rollouts.mask.sum()))
+                reference = held.gathered("the reference", size, lambda: self.reference.targets(own, own.mask))
+                self.phases.count("score", int(own.mask.sum()))
         with self.phases.measure("reward"):
-            rewards = judge(self.grader, problems, rollouts) if "rewards" in needs else None
+            rewards = self._judged(problems, rollouts) if "rewards" in needs else None
         return Signals(rewards, targets, reference, student if "student" in needs else None), states
+
+    def _prepared(self, rollouts: Rollouts, signals: Signals) -> Batch:
+        """The algorithm's batch. A completion that teaches nothing has no tokens in its eyes, so it divides nothing."""
+        if self.options.mask_truncated:
+            rollouts = replace(rollouts, mask=rollouts.mask & ~rollouts.truncated.unsqueeze(1))
+        return self.algorithm.prepare(rollouts, signals)
 
     def _score(self, rollouts: Rollouts, where: Tensor, targets: Any, states: States | None) -> Scores:
         return self.policy.score(
@@ -332,16 +326,13 @@ class Trainer:
     def accumulate(self, minibatch: Batch, start: int, states: States | None, averages: Averages) -> float:
         """Adds this rank's share of the gradient and gives the loss over all ranks.
 
-        loss = sum(weight * loss_of_unit) / sum(normaliser), both sums over every micro-batch and rank.
+        loss = sum(weight * loss_of_unit) / sum(normaliser), both sums over every micro-batch and rank. `states` are
+        those of this rank's rows of the step, of which `start` came before.
         """
         total = float(minibatch.normaliser.sum()) or 1.0
-        shard = minibatch.shard(self.ranks.rank, self.ranks.size)
-        row = start + self.ranks.rank * minibatch.rollouts.groups // self.ranks.size * minibatch.rollouts.group_size
-        objective = torch.zeros((), dtype=torch.float64)
-        for micro in shard.split(self.options.micro_batch_size):
-            rows = slice(row, row + len(micro.rollouts.texts))
-            row = rows.stop
-            here = None if states is None else States(states.hidden[rows], states.project)
+        row, objective = start, torch.zeros((), dtype=torch.float64)
+        for micro in minibatch.turns(self.options.micro_batch_size, self.ranks.rank, self.ranks.size):
+            here, row = _states_at(states, row, len(micro.rollouts.texts)), row + len(micro.rollouts.texts)
             scores = self._score(micro.rollouts, micro.where, micro.teacher, here)
             priced = self.algorithm.loss(scores, micro)
             if priced.shape != micro.weight.shape:
@@ -363,11 +354,12 @@ class Trainer:
     def _sample_once(self) -> None:
         """Completions of every training problem from the starting policy, and the teacher's view of them."""
         with self.phases.measure("sample"):
-            drawn = self.policy.sample(list(self.problems), self.options.group_size, self.stream, self.seed, 0)
-        self._store(drawn)
-        if self.teacher:
-            with self.phases.measure("teacher", int(drawn.mask.sum())):
-                self.teacher.prefill(drawn, self.algorithm.top_k)
+            found = self._sample(list(self.problems), 0)
+        self._store(found)
+        if (teacher := self.teacher) is not None:
+            own = shares(found.groups, None, self.ranks).own(found)
+            with self.phases.measure("teacher", int(own.mask.sum())):
+                self.ranks.together("the teacher", lambda: teacher.prefill(own, self.algorithm.top_k))
 
     def _store(self, drawn: Rollouts) -> None:
         size = self.options.group_size
@@ -376,30 +368,15 @@ class Trainer:
     def _evaluate(self, step: int) -> Point:
         with self.phases.measure("evaluate"):
             teacher = self.teacher.distribution() if self.teacher else None
-            point = self.evaluator(self.policy, self.reference, teacher)
+            measure = partial(self.evaluator, self.policy, self.reference, teacher)
+            point = self.ranks.together("the evaluation", measure)[0]
         require_finite(step, point)
         return point
 
 
-def _optimizer(parameters: list[torch.nn.Parameter], options: Optimization) -> tuple[torch.optim.Optimizer, Any]:
-    if options.optim == "sgd":
-        optimizer: torch.optim.Optimizer = torch.optim.SGD(
-            parameters, lr=options.learning_rate, weight_decay=options.weight_decay
-        )
-    else:
-        optimizer = torch.optim.AdamW(
-            parameters,
-            lr=options.learning_rate,
-            betas=(options.adam_beta1, options.adam_beta2),
-            eps=options.adam_epsilon,
-            weight_decay=options.weight_decay,
-        )
-
-    def factor(step: int) -> float:
-        warm = min(1.0, (step + 1) / options.warmup_steps) if options.warmup_steps else 1.0
-        # The decay starts where the warm-up ends, as in transformers.
-        done = min(1.0, max(0, step - options.warmup_steps) / max(1, options.steps - options.warmup_steps))
-        decay = {"constant": 1.0, "linear": 1.0 - done, "cosine": 0.5 * (1.0 + float(np.cos(np.pi * done)))}
-        return warm * decay[options.lr_scheduler_type]
-
-    return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
+def _states_at(states: States | None, row: int, rows: int) -> States | None:
+    """`rows` rows of states from `row` on; the first ones for a rank out of groups, where they weigh nothing."""
+    if states is None:
+        return None
+    start = row if row < len(states.hidden) else 0
+    return States(states.hidden[start : start + rows], states.project)

@@ -16,7 +16,7 @@ from posttrain.registry import algorithms
 
 ROOT = Path(__file__).parents[1]
 QUICK = ["dataset.train_examples=8", "dataset.validation_examples=4", "steps=1", "seeds=1"]
-VERBS = ["train", "explain", "reproduce", "compare", "verify", "list", "new", "env"]
+VERBS = ["train", "explain", "reproduce", "compare", "eval", "verify", "list", "new", "env"]
 
 
 @pytest.fixture(autouse=True)

@@ -36,8 +36,16 @@ ARROWS = {
     "rewards": "batch registry ranges",
     "tracking": "batch ranks policies.base",
     "microscope": "batch algorithms.base teachers.base",
-    "trainer": "batch tracking ranks ranges registry functional microscope policies.base teachers.base algorithms.base",
-    "settings": "registry ranges trainer conversion overrides",
+    "phases": "",
+    "stopping": "",
+    "optimization": "ranges",
+    "checkpoint": "artifacts registry",
+    "shares": "batch ranks",
+    "trainer": (
+        "batch tracking ranks shares registry functional microscope optimization phases "
+        "policies.base teachers.base algorithms.base"
+    ),
+    "settings": "registry ranges optimization conversion overrides",
     "tiny": "artifacts data registry",
     "assembly": (
         "batch registry ranks ranges functional tracking trainer settings tiny data rewards samplers "
@@ -46,9 +54,10 @@ ARROWS = {
     "reporting": "artifacts registry",
     "evaluation": "*",
     "evaluation.conduct": "* testing",  # the smoke tier runs the laws
+    "evaluation.cli": "* testing cli",
     "bench": "*",
     "testing": "*",
-    "cli": "* testing bench.cli reporting.cli reporting.actions",
+    "cli": "* testing evaluation.cli bench.cli reporting.cli reporting.actions",
     "bench.cli": "* testing cli",
     "reporting.cli": "* testing cli reporting.actions",
     "reporting.actions": "* testing cli",  # what its verbs do
@@ -57,7 +66,7 @@ ARROWS = {
     "configs": "",
     "templates": "",
 }
-VERBS = ("cli", "bench.cli", "reporting.cli", "reporting.actions")
+VERBS = ("cli", "evaluation.cli", "bench.cli", "reporting.cli", "reporting.actions")
 OUTSIDE = (*VERBS, "testing", "__main__")
 
 

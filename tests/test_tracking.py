@@ -38,7 +38,7 @@ def rollouts(logprobs, mask=None, source=None, group_size=1, texts=None) -> Roll
 
 def tracked(batch, **signals) -> dict[str, float]:
     averages = Averages()
-    track_step(averages, batch, Signals(**signals))
+    track_step(averages, batch.rollouts, batch, Signals(**signals))
     return averages.means(Ranks())
 
 

@@ -21,7 +21,9 @@ from posttrain.registry import algorithms
 class GRPO(Algorithm):
     """Clipped ratio times the group z-score of the reward, plus kl_coef times an estimate of KL(pi || pi_ref).
 
-    Paper: arXiv 2402.03300, eq. 3. Every completion counts the same, its tokens share it.
+    Paper: arXiv 2402.03300, eq. 3. Every completion counts the same, its tokens share it. Of the estimates that `kl`
+    names, `ratio_k3`, `k3_plus` and `k2` have the gradient of KL(pi || pi_ref) in expectation. Two have not: `k3`, the
+    paper's own, has that of KL(pi_ref || pi), and `k1` none at all.
     """
 
     paper = "2402.03300"
@@ -29,7 +31,7 @@ class GRPO(Algorithm):
 
     clip: float = 0.2
     kl_coef: float = 0.04
-    kl: Estimator = "k3"
+    kl: Estimator = "ratio_k3"
     correction: Correction = Correction()
 
     def __post_init__(self) -> None:

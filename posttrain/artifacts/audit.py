@@ -104,7 +104,7 @@ def output_problems(folder: Path, files: Sequence[Mapping[str, Any]]) -> Iterato
             yield f"{file['path']} does not have the recorded digest {file['sha256']}"
 
 
-APART = ("arms/", "teacher-cache/", "tuning/", "tensorboard/")
+APART = ("arms/", "against/", "teacher-cache/", "tuning/", "tensorboard/")
 
 
 def unrecorded_files(folder: Path, files: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from posttrain.artifacts.digests import canonical
 from posttrain.artifacts.documents import pointer, shown
 
-Name = Literal["artifact-v2", "bench-v1", "plan-v1", "execution-v1"]
+Name = Literal["artifact-v2", "bench-v1", "eval-v1", "eval-item-v1", "plan-v1", "execution-v1"]
 Schema = Mapping[str, Any] | bool
 Where = tuple[str | int, ...]
 

@@ -1,14 +1,13 @@
 """Statistics of paired training seeds: tests, intervals, effect sizes and multiplicity.
 
-A difference is idea − rival at one training seed, in metric units; the seed is the unit of inference. Functions on
-evaluation items (`wilson`, `mcnemar`, `clustered_standard_error`, `pass_at_k`) speak about one checkpoint's questions
-only, never about a method. Sums are `math.fsum`; standard deviations have ddof = 1; generators are explicit.
+A difference is idea − rival at one training seed, in metric units; the seed is the unit of inference. What items of an
+evaluation can say stands in `item_statistics`. Sums are `math.fsum`; standard deviations have ddof = 1; generators are
+explicit.
 """
 
 import hashlib
 import math
-from collections import defaultdict
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Literal
@@ -40,11 +39,11 @@ class SignFlip:
 
 @dataclass(frozen=True)
 class Interval:
-    """Confidence interval for a mean difference (metric units) or, by Wilson, for a proportion."""
+    """Confidence interval for a mean difference (metric units) or, of items, for a share or a difference of shares."""
 
     low: float
     high: float
-    method: Literal["t", "bca", "wilson"]
+    method: Literal["t", "bca", "wilson", "clustered_wilson", "newcombe"]
 
 
 @dataclass(frozen=True)
@@ -152,7 +151,7 @@ def seeds_needed(alpha: float, family_size: int) -> int:
     return n
 
 
-def _upper(level: float) -> float:
+def upper_tail(level: float) -> float:
     """Cumulative probability at the upper end of a two-sided interval; ValueError unless 0 < level < 1."""
     if not 0 < level < 1:
         raise ValueError(f"level must lie between 0 and 1, found {level}")
@@ -164,7 +163,7 @@ def t_interval(differences: Sequence[float], level: float = 0.95) -> Interval:
     from scipy.special import stdtrit
 
     centre, sd, n = mean(differences), sample_sd(differences), len(differences)
-    half_width = float(stdtrit(n - 1, _upper(level))) * sd / math.sqrt(n)
+    half_width = float(stdtrit(n - 1, upper_tail(level))) * sd / math.sqrt(n)
     return Interval(centre - half_width, centre + half_width, "t")
 
 
@@ -181,7 +180,7 @@ def bca_interval(differences: Sequence[float], *, generator: np.random.Generator
     means = d[generator.integers(0, len(d), size=(BCA_DRAWS, len(d)))].mean(axis=1)
     bias = ndtri(((means < centre).mean() + (means <= centre).mean()) / 2)
     acceleration = math.fsum(((d - centre) / sd) ** 3) / (6 * (len(d) - 1) ** 1.5)
-    shifted = bias + ndtri(np.array([1 - _upper(level), _upper(level)]))
+    shifted = bias + ndtri(np.array([1 - upper_tail(level), upper_tail(level)]))
     low, high = np.quantile(means, ndtr(bias + shifted / (1 - acceleration * shifted)))
     return Interval(float(low), float(high), "bca")
 
@@ -305,55 +304,3 @@ def benjamini_hochberg(p_values: Sequence[float]) -> tuple[float, ...]:
         ceiling = min(ceiling, len(p_values) * p_values[i] / rank)
         adjusted[i] = ceiling
     return tuple(adjusted)
-
-
-def wilson(successes: int, n: int, level: float = 0.95) -> Interval:
-    """Wilson score interval for a proportion of n items (Wilson 1927); ValueError unless 0 <= successes <= n, n > 0."""
-    from scipy.special import ndtri
-
-    if not 0 <= successes <= n or n == 0:
-        raise ValueError(f"needs 0 <= successes <= n and n > 0, found {successes} of {n}")
-    z2, share = float(ndtri(_upper(level))) ** 2, successes / n
-    centre = (share + z2 / (2 * n)) / (1 + z2 / n)
-    half_width = math.sqrt(z2 * (share * (1 - share) / n + z2 / (4 * n * n))) / (1 + z2 / n)
-    low = 0.0 if successes == 0 else centre - half_width
-    return Interval(low, 1.0 if successes == n else centre + half_width, "wilson")
-
-
-def mcnemar(b: int, c: int) -> float:
-    """Exact two-sided McNemar p-value; b and c count items only one checkpoint got right (McNemar 1947).
-
-    Raises ValueError on a negative count.
-    """
-    from scipy.special import bdtr
-
-    if min(b, c) < 0:
-        raise ValueError(f"counts must not be negative, found {b} and {c}")
-    return min(1.0, 2 * float(bdtr(min(b, c), b + c, 0.5)))
-
-
-def clustered_standard_error(scores: Sequence[float], clusters: Sequence[Hashable]) -> float:
-    """Cluster-robust standard error of a mean score with the C/(C−1) factor, score units (Liang & Zeger 1986).
-
-    `clusters[i]` names the prompt or passage of `scores[i]`. Raises ValueError on unequal lengths, non-finite scores
-    or fewer than 2 clusters.
-    """
-    centre = mean(scores)
-    residuals: dict[Hashable, list[float]] = defaultdict(list)
-    for score, cluster in zip(scores, clusters, strict=True):
-        residuals[cluster].append(score - centre)
-    count = len(residuals)
-    if count < 2:
-        raise ValueError(f"needs at least 2 clusters, found {count}")
-    between = math.fsum(math.fsum(cluster) ** 2 for cluster in residuals.values())
-    return math.sqrt(count / (count - 1) * between) / len(scores)
-
-
-def pass_at_k(n: int, c: int, k: int) -> float:
-    """Unbiased chance that one of k samples is right, given c right among n drawn (Chen et al. 2021).
-
-    Raises ValueError unless 0 <= c <= n and 1 <= k <= n.
-    """
-    if not 0 <= c <= n or not 1 <= k <= n:
-        raise ValueError(f"needs 0 <= c <= n and 1 <= k <= n, found n={n}, c={c}, k={k}")
-    return 1 - math.comb(n - c, k) / math.comb(n, k)

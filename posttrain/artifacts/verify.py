@@ -46,10 +46,14 @@ def verify(
     file = path / "artifact.json" if path.is_dir() else path
     if not file.exists():
         return Report(str(path), (), BEYOND, (f"there is no {file.name}: the run is incomplete or lies elsewhere",))
-    from posttrain.artifacts.bench_verify import is_bench, verify_bench  # which rests on this module
+    from posttrain.artifacts.bench_verify import is_bench, verify_bench  # which rest on this module
+    from posttrain.artifacts.eval_verify import is_eval, verify_eval
 
+    package = None if package_root is None else Path(package_root)
     if is_bench(file):
-        return verify_bench(file, path, fingerprints, None if package_root is None else Path(package_root))
+        return verify_bench(file, path, fingerprints, package)
+    if is_eval(file):
+        return verify_eval(file, path, fingerprints, package)
     artifact, checks = read_document(file, "artifact-v2", "artifact")
     if artifact is None:
         return Report(str(path), checks, ("V1 and V2: the artifact cannot be used as it is", *BEYOND))
@@ -59,7 +63,7 @@ def verify(
         *evidence.checks,
         *_recomputed(evidence),
         *_decided(evidence, claims),
-        *_digested(evidence, fingerprints, None if package_root is None else Path(package_root)),
+        *_digested(evidence, fingerprints, package),
     )
     skipped = [f"{check.level} {check.name}: {check.message}" for check in checks if check.status == "skipped"]
     return Report(str(path), checks, (*skipped, *BEYOND), evidence.unverifiable)

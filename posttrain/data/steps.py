@@ -7,6 +7,7 @@ positions differ, and no two-digit number spoils the alphabet. Some problems hav
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -22,6 +23,8 @@ OPERATIONS = "+-*"
 @dataclass(frozen=True)
 class Steps:
     """Problems of `shortest` to `longest` operations, each with its worked answer as data row."""
+
+    judged_by: ClassVar[str] = "last_step"  # the reward of an evaluation that names none
 
     train_examples: int = 512
     validation_examples: int = 128

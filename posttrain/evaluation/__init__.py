@@ -5,6 +5,18 @@ artifact = train("sparse-opd")
 print(artifact)
 """
 
-from posttrain.evaluation.api import Artifact, compare, reproduce, train
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["Artifact", "compare", "reproduce", "train"]
+if TYPE_CHECKING:
+    from posttrain.evaluation.api import Artifact, compare, evaluate, reproduce, train
+
+__all__ = ["Artifact", "compare", "evaluate", "reproduce", "train"]
+
+
+def __getattr__(name: str) -> Any:
+    """The functions when they are first asked for: the command line's parser lies in this package and stays instant."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from posttrain.evaluation import api
+
+    return getattr(api, name)

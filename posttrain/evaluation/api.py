@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from posttrain import settings
-from posttrain.evaluation import experiment
+from posttrain.evaluation import benchmark, benchmark_conduct, checkpoints, experiment
+from posttrain.evaluation.benchmark import Split
+from posttrain.evaluation.benchmark_conduct import Evaluated
 from posttrain.evaluation.conduct import Watch, conduct
 from posttrain.evaluation.sentences import sentences
 from posttrain.registry import load_plugins
@@ -100,6 +102,28 @@ def reproduce(
     """`posttrain reproduce`: the algorithm's artifact with its claims decided."""
     loaded = load_plugins(plugins)
     return _run(experiment.study(algorithm, options), output, loaded, jobs)
+
+
+def evaluate(
+    model: str | Path,
+    dataset: str | None = None,
+    *,
+    samples: int = 0,
+    k: Sequence[int] = (),
+    against: str | Path | None = None,
+    split: Split | None = None,
+    seed: int | None = None,
+    output: str | Path | None = None,
+    plugins: Sequence[str] = (),
+    **options: Any,
+) -> Evaluated:
+    """`posttrain eval`: a run's models, a model folder, a tiny model or a hub id on the items of a dataset."""
+    loaded = load_plugins(plugins)
+    subject = checkpoints.locate(str(model), seed)
+    resolved = benchmark.resolve(subject, _words(options), benchmark.Asked(dataset, split, samples, tuple(k)))
+    rival = checkpoints.rival_of(None if against is None else str(against), seed)
+    folder = None if output is None else Path(output)
+    return benchmark_conduct.conduct(subject, resolved, rival, folder, plugins=loaded)
 
 
 def _words(options: Mapping[str, Any]) -> list[str]:

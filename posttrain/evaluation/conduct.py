@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-import difflib
 import json
-import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-
-from omegaconf import OmegaConf
 
 import posttrain
 from posttrain import stopping
 from posttrain.artifacts import documents, manifest, provenance
 from posttrain.artifacts.comparisons import Rival
 from posttrain.artifacts.digests import bytes_digest, file_digest
+from posttrain.artifacts.lock import exclusive
 from posttrain.assembly import assemble
 from posttrain.checkpoint import Broken, read_sealed, write_sealed
 from posttrain.evaluation import records
 from posttrain.evaluation.card import model_card
 from posttrain.evaluation.experiment import Arm, Experiment, vary
+from posttrain.evaluation.folders import Finished, check_folder, configuration, default_folder, place_of, sweep
 from posttrain.evaluation.saving import FOLDER
 from posttrain.evaluation.study import Results
 from posttrain.evaluation.trackers import write_tensorboard
@@ -45,32 +44,6 @@ class Watch:
     unit: Callable[[int], None] = lambda unit: None
 
 
-@dataclass(frozen=True)
-class Finished:
-    """A finished experiment: where it lies, and what it found."""
-
-    folder: Path
-    artifact: Mapping[str, Any]
-    arms: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # the other arms' artifacts
-
-    @property
-    def path(self) -> Path:
-        """The artifact's file."""
-        return self.folder / "artifact.json"
-
-
-def default_folder(experiment: Experiment) -> Path:
-    """A new folder under `runs/`, named after method, data, tier and configuration; a counter keeps it new."""
-    config = experiment.main.config
-    methods = "-vs-".join(arm.name for arm in experiment.arms) if experiment.verb == "compare" else experiment.main.name
-    study = "-study" if experiment.verb == "reproduce" else ""
-    base = f"{methods}{study}-{config.names['dataset']}-{config.tier}-{experiment.digest}"
-    count = 1
-    while (Path("runs") / (base if count == 1 else f"{base}-{count}")).exists():
-        count += 1
-    return Path("runs") / (base if count == 1 else f"{base}-{count}")
-
-
 def conduct(
     experiment: Experiment,
     output: Path | None = None,
@@ -88,14 +61,16 @@ def conduct(
     With `resume` it is gone on with what an earlier process left of the same experiment in the folder.
     """
     # Every rank looks before any of them can write.
-    complete = _check_folder(experiment, output, resume)
+    complete = check_folder(experiment, output, resume)
     if complete is not None:
+        if ranks.main:
+            sweep(experiment, complete.folder)
         return complete
     preflight(experiment)
     folder = ranks.gather(output or default_folder(experiment))[0]
     session = _Session(experiment, folder, ranks, jobs, tuple(plugins), watch, tuple(argv), save_steps)
     try:
-        with stopping.listening():
+        with _held(folder, experiment, ranks), stopping.listening():
             return session.run()
     except stopping.Stopped:
         raise stopping.Stopped(f"Go on with --output {folder} --resume auto.") from None
@@ -103,49 +78,20 @@ def conduct(
         raise KeyboardInterrupt(f"{folder} is incomplete. Go on with --output {folder} --resume auto.") from None
 
 
-def place_of(experiment: Experiment, folder: Path, arm: Arm) -> Path:
-    """An arm's own folder: the run folder for the first, `arms/<name>` for the others."""
-    return folder if arm.name == experiment.main.name else folder / "arms" / arm.name
-
-
-def _configuration(arm: Arm) -> bytes:
-    """The content of `config.yaml`."""
-    return OmegaConf.to_yaml(OmegaConf.create(dict(arm.config.resolved))).encode()
-
-
-def _check_folder(experiment: Experiment, output: Path | None, resume: bool) -> Finished | None:
-    """Refuses a folder that is not free or, when resuming, not of this experiment; gives what is complete already."""
-    if resume and output is None:
-        raise ConfigError("--resume: which run? Write --output DIR beside it.")
-    if output is None or not output.exists():
-        return None
-    if not output.is_dir() or (not resume and any(output.iterdir())):
-        more = " or go on with what lies in it by --resume auto" if (output / "plan.json").is_file() else ""
-        raise ConfigError(f"--output: {output} is not an empty folder. Choose a new one, remove it{more}.")
-    written = [path for path in output.iterdir() if not path.name.startswith(".")]
-    if written and not (output / "config.yaml").is_file():
-        raise ConfigError(f"--resume: {output} holds no run (no config.yaml). Choose its folder, or a new one.")
-    plan = documents.dumps(manifest.plan_document(records.plan(experiment)))
-    for arm in experiment.arms:
-        place = place_of(experiment, output, arm)
-        _require_same(place / "config.yaml", _configuration(arm))
-        _require_same(place / "plan.json", plan)
-    if not all((place_of(experiment, output, arm) / "execution.json").is_file() for arm in experiment.arms):
-        return None
-    found = {a.name: documents.read(place_of(experiment, output, a) / "artifact.json") for a in experiment.arms}
-    return Finished(output, found.pop(experiment.main.name), found)
-
-
-def _require_same(path: Path, expected: bytes) -> None:
-    """What an earlier process wrote there, if it came so far, has to be what this one would write."""
-    if not path.is_file() or path.read_bytes() == expected:
-        return
-    lines = difflib.unified_diff(path.read_text().splitlines(), expected.decode().splitlines(), lineterm="", n=0)
-    changed = [line for line in lines if line[:1] in "+-" and line[:3] not in ("+++", "---")]
-    raise ConfigError(
-        f"--resume: {path} is of another run: {'; '.join(changed[:4])} (- what lies there, + what was asked for). "
-        "Give the settings that it was started with, or choose another --output."
-    )
+@contextmanager
+def _held(folder: Path, experiment: Experiment, ranks: Ranks) -> Iterator[None]:
+    """The folder's lock, which the main rank holds for all; where it is refused, every rank ends with the reason."""
+    with ExitStack() as stack:
+        refused = None
+        if ranks.main:
+            try:
+                stack.enter_context(exclusive(folder, experiment.digest))
+            except ConfigError as error:
+                refused = str(error)
+        (reason, *_) = ranks.gather(refused)
+        if reason is not None:
+            raise ConfigError(reason)
+        yield
 
 
 def preflight(experiment: Experiment) -> None:
@@ -198,9 +144,7 @@ class _Session:
         if self.ranks.main:
             for arm in reversed(arms):
                 self._finish(arm, done[arm.name], artifacts[arm.name])
-            for arm in arms:
-                for left in (self.place(arm) / FOLDER, self.place(arm) / "tuning"):
-                    shutil.rmtree(left, ignore_errors=True)
+            sweep(self.experiment, self.folder)
         self.ranks.gather(None)
         main = self.experiment.main.name
         return Finished(self.folder, artifacts[main], {name: a for name, a in artifacts.items() if name != main})
@@ -226,7 +170,7 @@ class _Session:
         place.mkdir(parents=True, exist_ok=True)
         documents.remove_leftovers(place)
         (place / "metrics.jsonl").unlink(missing_ok=True)  # the seeds write down again what they have
-        documents.write_atomically(place / "config.yaml", _configuration(arm))
+        documents.write_atomically(place / "config.yaml", configuration(arm))
         documents.write_atomically(place / "plan.json", documents.dumps(plan))
 
     def _units(self, arm: Arm, seeds: Sequence[int]) -> list[Unit]:
@@ -384,7 +328,7 @@ def _output(place: Path, path: Path, role: str) -> dict[str, Any]:
 
 
 def _line(row: Mapping[str, Any]) -> bytes:
-    return (json.dumps(row, allow_nan=False) + "\n").encode()
+    return (json.dumps(documents.plain(row)) + "\n").encode()
 
 
 def _stamp(moment: datetime) -> str:

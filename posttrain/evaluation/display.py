@@ -14,8 +14,9 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 from rich.table import Table
 
 from posttrain.artifacts import statistics
-from posttrain.evaluation.conduct import Finished, Watch
+from posttrain.evaluation.conduct import Watch
 from posttrain.evaluation.experiment import Experiment
+from posttrain.evaluation.folders import Finished
 from posttrain.evaluation.sentences import sentences
 
 CLAIMS = "claims, written down before the run"

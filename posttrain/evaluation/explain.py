@@ -7,8 +7,8 @@ from pathlib import Path
 from omegaconf import OmegaConf
 
 from posttrain.evaluation import records
-from posttrain.evaluation.conduct import default_folder
 from posttrain.evaluation.experiment import Experiment
+from posttrain.evaluation.folders import default_folder
 from posttrain.settings import TrainConfig
 
 SEEDS = """\

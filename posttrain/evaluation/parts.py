@@ -17,8 +17,9 @@ from posttrain.artifacts.digests import content_digest, file_digest
 from posttrain.artifacts.provenance import environment_class
 from posttrain.artifacts.report import Report
 from posttrain.evaluation import records
-from posttrain.evaluation.conduct import PHASE_COSTS, Finished, Watch, _Session, default_folder
+from posttrain.evaluation.conduct import PHASE_COSTS, Watch, _Session
 from posttrain.evaluation.experiment import Arm, Experiment
+from posttrain.evaluation.folders import Finished, default_folder
 from posttrain.evaluation.work import Done
 from posttrain.ranks import Ranks
 from posttrain.registry import ConfigError, Plugin

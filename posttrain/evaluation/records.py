@@ -64,7 +64,9 @@ def regenerate(dataset: Mapping[str, Any]) -> str | None:
     if dataset["generator"] not in datasets or dataset["generator_version"] != GENERATOR_VERSION:
         return None
     seeds = sorted({int(split["name"].split("/")[0]) for split in dataset["splits"]})
-    return dataset_fingerprint(drawn_splits(dataset["generator"], dataset["config"], seeds))
+    planned = {split["name"] for split in dataset["splits"]}  # an evaluation asks one of the two
+    drawn = drawn_splits(dataset["generator"], dataset["config"], seeds)
+    return dataset_fingerprint({name: examples for name, examples in drawn.items() if name in planned})
 
 
 def redecide(artifact: Mapping[str, Any], arms: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]] | None:
@@ -189,11 +191,14 @@ def artifact_path(experiment: Experiment, arm: Arm) -> str:
 
 
 def biases(config: TrainConfig) -> tuple[str, ...]:
-    """Known biases of the setting, from the algorithm and from how the policy draws."""
+    """Known biases of the setting, from the algorithm and from how the policy draws; and whose code was run."""
     drawn: tuple[str, ...] = ()
     if not getattr(config.policy, "replacement", True):
         drawn = (
             "Groups are drawn without replacement, which biases the gradient: the probability of a group is not the "
             "product of the policy's own. The setting exists for the recorded protocol.",
         )
-    return (*config.algorithm.biases, *drawn)
+    trusted: tuple[str, ...] = ()
+    if getattr(config.policy, "trust_remote_code", False):
+        trusted = ("Code that came with the model was run (policy.trust_remote_code=true).",)
+    return (*config.algorithm.biases, *drawn, *trusted)

@@ -99,10 +99,9 @@ class Saver:
         asked = torch.tensor([stopping.requested(), self._due()], dtype=torch.float64)
         stop, due = (value > 0 for value in self.trainer.ranks.sum(asked).tolist())
         if stop or due:
+            state = {"trainer": self.trainer.state_dict(), "metrics": self.metrics}
             if self.trainer.ranks.main:
-                self.checkpoints.save(
-                    self.trainer.completed, {"trainer": self.trainer.state_dict(), "metrics": self.metrics}
-                )
+                self.checkpoints.save(self.trainer.completed, state)
             self.last = time.monotonic()
         if stop:
             raise stopping.Stopped

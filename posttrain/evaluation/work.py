@@ -1,7 +1,7 @@
 """One seed of one arm as a unit of work, and how units are spread over ranks and processes.
 
-At the tiers L0 and L1 ranks and processes share seeds, not rows: floating-point sums depend on how they are cut, and
-the artifact must not.
+At the tiers L0 to L2 ranks and processes share seeds, not rows: floating-point sums depend on how they are cut, and
+the artifact must not. At L3 all ranks train one seed after the other together, each on its rows of every step.
 """
 
 from __future__ import annotations
@@ -61,12 +61,19 @@ class Done:
     phases: dict[str, dict[str, float]]  # seconds, tokens, peak_bytes -> phase -> number
 
 
-def perform(unit: Unit, step: Callable[[Mapping[str, Any]], None] = lambda row: None) -> Done:
-    """Trains and measures one seed, or takes up what an earlier process left of it. `step` is told of each update."""
-    return saving.finished(unit) or saving.finish(unit, _perform(unit, step))
+def perform(unit: Unit, step: Callable[[Mapping[str, Any]], None] = lambda row: None, ranks: Ranks = Ranks()) -> Done:
+    """Trains and measures one seed on `ranks` together, or takes up what an earlier process left of it.
+
+    `step` is told of each update. Only the main rank writes; what it found counts.
+    """
+    found = ranks.gather(saving.finished(unit))[0]
+    if found is not None:
+        return found
+    done = _perform(unit, step, ranks)
+    return ranks.gather(saving.finish(unit, done) if ranks.main else None)[0]
 
 
-def _perform(unit: Unit, step: Callable[[Mapping[str, Any]], None]) -> Done:
+def _perform(unit: Unit, step: Callable[[Mapping[str, Any]], None], ranks: Ranks) -> Done:
     from posttrain import settings
     from posttrain.assembly import assemble, pin
     from posttrain.evaluation.study import Study, studies
@@ -78,7 +85,7 @@ def _perform(unit: Unit, step: Callable[[Mapping[str, Any]], None]) -> Done:
         pin()
     problems = config.dataset.build(unit.seed)
     store = unit.folder / "teacher-cache" / f"seed-{unit.seed}"
-    trainer = assemble(config, unit.seed, problems=problems, folder=store)
+    trainer = assemble(config, unit.seed, problems=problems, folder=store, ranks=ranks)
     trainer.phases.memory = config.tier in ("l2", "l3")
     saver = saving.Saver(unit, trainer)
     saver.resume()
@@ -111,7 +118,7 @@ def _perform(unit: Unit, step: Callable[[Mapping[str, Any]], None]) -> Done:
         "seed": unit.seed,
         "status": "completed",
     }
-    if unit.keep and isinstance(trainer.policy, CausalLMPolicy):
+    if unit.keep and ranks.main and isinstance(trainer.policy, CausalLMPolicy):
         trainer.policy.save(unit.model)
     teacher = trainer.teacher.distribution() if trainer.teacher else None
     if teacher is not None:
@@ -148,6 +155,8 @@ def perform_all(
     step: Callable[[Mapping[str, Any]], None],
 ) -> list[Done]:
     """All units in the given order, on every rank. `progress(i)` is told of each finished unit of this process."""
+    if ranks.size > 1 and all(unit.config["tier"] == "l3" for unit in units):
+        return list(_jointly(units, ranks, progress, step))
     mine = [(i, unit) for i, unit in enumerate(units) if i % ranks.size == ranks.rank]
     found: dict[int, Done] = {}
     if jobs > 1 and len(mine) > 1:
@@ -160,6 +169,18 @@ def perform_all(
             progress(i)
     gathered = {i: done for part in ranks.gather(found) for i, done in part.items()}
     return [gathered[i] for i in range(len(units))]
+
+
+def _jointly(
+    units: Sequence[Unit],
+    ranks: Ranks,
+    progress: Callable[[int], None],
+    step: Callable[[Mapping[str, Any]], None],
+) -> Iterator[Done]:
+    """Each unit by all ranks together."""
+    for i, unit in enumerate(units):
+        yield perform(unit, step, ranks)
+        progress(i)
 
 
 def _spread(units: Sequence[tuple[int, Unit]], jobs: int) -> Any:

@@ -40,7 +40,12 @@ class Expectations:
 
 
 class Policy(Protocol):
-    """Draws completions, prices them, and can be copied. Log-probs are under the sampling temperature."""
+    """Draws completions, prices them, and can be copied. Log-probs are under the sampling temperature.
+
+    `keyed` says that completions are drawn from their keys alone, not from the stream.
+    """
+
+    keyed: bool
 
     def sample(
         self, problems: Sequence[Problem], group_size: int, stream: np.random.Generator, seed: int, step: int

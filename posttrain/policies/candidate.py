@@ -90,6 +90,8 @@ class CandidatePolicy(torch.nn.Module):
     noise: Tensor | None = None  # [T, V], on a sampler that is not quite the trainer's policy
     lengths: Tensor  # [N, T] bool
 
+    keyed = False
+
     def __init__(
         self, config: CandidateConfig, problems: Sequence[Problem], weights: Weights, critic: bool, memory: int
     ) -> None:

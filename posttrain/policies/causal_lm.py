@@ -51,6 +51,7 @@ class CausalLM:
     lora: Lora = Lora()
     template: Template = Template()
     start: str | None = None  # only null: the weights are those of `model`
+    trust_remote_code: bool = False  # runs the Python files of the model's folder or repository
 
     def __post_init__(self) -> None:
         one = at_least(1)
@@ -61,12 +62,14 @@ class CausalLM:
         """The policy of the loaded model; prompts over the limit are found here, before anything is trained."""
         if weights:
             raise ConfigError("policy.start: weights of a dataset fit no language model. Write policy.start=null.")
-        model, tokenizer = load(self.model, self.dtype, self.attn_implementation)
+        model, tokenizer = load(self.model, self.dtype, self.attn_implementation, self.trust_remote_code)
         return CausalLMPolicy(self, model, tokenizer, problems, critic)
 
 
 class CausalLMPolicy(torch.nn.Module):
     """A causal LM over whatever problems it is given."""
+
+    keyed = True
 
     def __init__(self, config: CausalLM, model: Any, tokenizer: Any, problems: Sequence[Problem], critic: bool) -> None:
         super().__init__()

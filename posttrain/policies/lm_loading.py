@@ -1,4 +1,4 @@
-"""A model folder or hub id as a model and a tokenizer: safetensors alone, no code from the folder, nothing missing."""
+"""A model folder or hub id as a model and a tokenizer: safetensors alone, nothing missing, no code unless asked for."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class Lora:
         check("", self, rank=or_null(at_least(1)), alpha=or_null(POSITIVE), dropout=BELOW_ONE)
 
 
-def load(model: str, dtype: str, attn_implementation: str | None) -> tuple[Any, Any]:
+def load(model: str, dtype: str, attn_implementation: str | None, trust_remote_code: bool = False) -> tuple[Any, Any]:
     """Model and tokenizer; whatever is wrong with them is a ConfigError that names it."""
     if not model:
         raise ConfigError("policy.model: nothing is chosen. Write policy.model=FOLDER or policy.model=HUB_ID.")
     folder = Path(model)
     if folder.is_dir():
-        _check_folder(folder)
+        _check_folder(folder, trust_remote_code)
     elif model.startswith((".", "/", "~")) or model.count("/") > 1:
         raise ConfigError(f"policy.model: there is no folder `{model}`. Give a folder or a hub id (owner/name).")
     from safetensors import SafetensorError
@@ -45,7 +45,7 @@ def load(model: str, dtype: str, attn_implementation: str | None) -> tuple[Any, 
     from transformers.utils import logging
 
     logging.disable_progress_bar()
-    local = {"trust_remote_code": False, "local_files_only": folder.is_dir()}
+    local = {"trust_remote_code": trust_remote_code, "local_files_only": folder.is_dir()}
     try:
         tokenizer = AutoTokenizer.from_pretrained(model, **local)
         loaded: Any = AutoModelForCausalLM.from_pretrained(
@@ -68,7 +68,7 @@ def load(model: str, dtype: str, attn_implementation: str | None) -> tuple[Any, 
     return made, tokenizer
 
 
-def _check_folder(folder: Path) -> None:
+def _check_folder(folder: Path, trust_remote_code: bool) -> None:
     """Refuses, before anything is read, what would run code or leave weights out."""
     adapter, config = folder / "adapter_config.json", folder / "config.json"
     if not config.is_file() and not adapter.is_file():
@@ -80,10 +80,11 @@ def _check_folder(folder: Path) -> None:
             settings = json.loads(file.read_text())
         except ValueError as error:
             raise ConfigError(f"policy.model: `{file}` is not valid JSON ({error}). Copy the folder again.") from error
-        if "auto_map" in settings:
+        if "auto_map" in settings and not trust_remote_code:
             raise ConfigError(
-                f"policy.model: `{file}` asks to run code from the folder (auto_map: {settings['auto_map']}), which "
-                "never happens here. Where transformers knows the architecture, remove auto_map from the file."
+                f"policy.model: `{file}` asks to run code from the folder (auto_map: {settings['auto_map']}). "
+                "Where transformers knows the architecture, remove auto_map from the file; where you have read and "
+                "trust that code, write policy.trust_remote_code=true."
             )
     if not any(folder.glob("*.safetensors")):
         pickles = sorted(path.name for kind in ("*.bin", "*.pt", "*.pth") for path in folder.glob(kind))

@@ -89,7 +89,8 @@ def _finished(path: Path, verify: Verify) -> Finished:
         raise Refused(f"{path}: {error}") from None
     if not isinstance(value, Mapping) or "schema_version" not in value:
         raise Refused(
-            f"{path} is no artifact of a method; bench artifacts are put side by side by: posttrain bench report"
+            f"{path} is no artifact of a method; bench artifacts are put side by side by `posttrain bench report`, "
+            "evaluations by `posttrain eval MODEL --against EVAL`"
         )
     report = verify(path)
     if report.exit_code:

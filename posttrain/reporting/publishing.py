@@ -72,6 +72,8 @@ def _files(place: Path) -> Iterator[tuple[str, bytes]]:
         artifact, execution = parse(data, "artifact.json"), parse(record, "execution.json")
     except (DocumentError, FileNotFoundError) as error:
         raise Refused(f"{place.name} is incomplete: {error}") from None
+    if "eval_version" in artifact:
+        raise Refused(f"{place.name} is an evaluation of checkpoints, which has no page; publish the run itself")
     _require_clean(place.name, execution["execution"]["code"])
     if not execution["execution"]["argv"]:
         raise Refused(

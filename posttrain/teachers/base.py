@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -23,6 +23,13 @@ class Events:
     drift_events: int = 0  # times the student was found to have left the policy a cache was made for
     rollout_policy_refreshes: int = 0
     corrupt_cache_entries: int = 0  # entries that failed their digest and were scored again
+
+    @classmethod
+    def over(cls, ranks: Sequence[Events]) -> Events:
+        """What happened on all ranks: calls add up, each rank having made its own; the rest all of them saw."""
+        shared = ("teacher_prefill_calls", "online_teacher_calls", "corrupt_cache_entries")
+        columns = {f.name: [getattr(events, f.name) for events in ranks] for f in fields(cls)}
+        return cls(**{name: sum(column) if name in shared else max(column) for name, column in columns.items()})
 
 
 @dataclass(frozen=True)

@@ -15,13 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 DIGEST_BYTES = 32
 
 
 class CorruptEntry(ValueError):
-    """An entry whose bytes are not those that were written."""
+    """An entry whose bytes are not those that were written, or not what a store writes."""
 
 
 def entry_key(parts: Mapping[str, object]) -> str:
@@ -44,7 +45,10 @@ class Store:
             return None
         if hashlib.sha256(data[DIGEST_BYTES:]).digest() != data[:DIGEST_BYTES]:
             raise CorruptEntry(f"teacher cache entry {path} is damaged: its bytes do not match their digest")
-        return load(data[DIGEST_BYTES:])
+        try:
+            return load(data[DIGEST_BYTES:])
+        except SafetensorError as error:
+            raise CorruptEntry(f"teacher cache entry {path} holds no tensors: {error}") from error
 
     def put(self, key: str, arrays: Mapping[str, np.ndarray]) -> None:
         """Writes the entry. Not synced to disk: an entry lost in a crash is scored again, a torn one is caught."""

@@ -21,6 +21,7 @@ from posttrain.assembly import assemble
 from posttrain.batch import Batch, Failure, Problem, ProblemSet, Rollouts, Signals, concatenate
 from posttrain.policies.base import Policy, States
 from posttrain.ranks import Ranks
+from posttrain.shares import shares
 from posttrain.testing.edits import cut
 from posttrain.tracking import Averages
 from posttrain.trainer import Trainer
@@ -127,7 +128,7 @@ def prepare(trainer: Trainer, problems: list[Problem], rollouts: Rollouts, **ins
     """The step as the trainer prepares it; `instead` replaces signals by name."""
     signals, states = trainer._signals(problems, rollouts)
     signals = replace(signals, **instead)
-    return Step(problems, rollouts, signals, states, trainer.algorithm.prepare(rollouts, signals))
+    return Step(problems, rollouts, signals, states, trainer._prepared(rollouts, signals))
 
 
 def price(trainer: Trainer, step: Step, micro: int | None = None, ranks: int = 1) -> Priced:
@@ -138,10 +139,18 @@ def price(trainer: Trainer, step: Step, micro: int | None = None, ranks: int = 1
     loss = 0.0
     for rank in range(ranks):
         trainer.ranks = cast(Ranks, _Shard(rank, ranks))
-        loss += trainer.accumulate(step.batch, 0, step.states, Averages())
+        loss += trainer.accumulate(step.batch, 0, _states_of(step, trainer.ranks), Averages())
     trainer.options, trainer.ranks = options, alone
     found = [torch.zeros_like(p) if p.grad is None else p.grad for p in trainer.parameters]
     return Priced(loss, torch.cat([g.flatten() for g in found]).clone())
+
+
+def _states_of(step: Step, ranks: Ranks) -> States | None:
+    """The teacher's states of the rows of one rank; of the first group where it has none."""
+    if step.states is None:
+        return None
+    mine = shares(step.rollouts.groups, None, ranks).mine or (0,)
+    return States(step.states.hidden[step.rollouts.rows_of(mine)], step.states.project)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,6 @@ from posttrain.artifacts import statistics, verdicts
 from posttrain.artifacts.statistics import (
     bca_interval,
     benjamini_hochberg,
-    clustered_standard_error,
     count_wins,
     effect,
     gain,
@@ -25,17 +24,14 @@ from posttrain.artifacts.statistics import (
     hodges_lehmann,
     holm,
     interval,
-    mcnemar,
     mde_80,
     mde_multiplier,
     mean,
     min_attainable_p,
-    pass_at_k,
     sample_sd,
     seeds_needed,
     sign_flip,
     t_interval,
-    wilson,
 )
 from posttrain.artifacts.verdicts import Comparison, adjust, compare
 
@@ -406,59 +402,6 @@ class TestMultiplicity:
 
     def test_an_empty_family_has_no_adjusted_values(self):
         assert holm([]) == benjamini_hochberg([]) == adjust([]) == ()
-
-
-class TestItems:
-    @pytest.mark.parametrize(("share", "expected"), ORACLES["wilson95"].items())
-    def test_wilson_follows_the_table(self, share, expected):
-        found = wilson(*map(int, share.split("/")))
-        assert [found.low, found.high] == close(expected)
-
-    @given(st.integers(1, 300), st.data())
-    def test_wilson_agrees_with_scipy_and_stays_within_zero_and_one(self, n, data):
-        successes = data.draw(st.integers(0, n))
-        found = wilson(successes, n)
-        expected = scipy.stats.binomtest(successes, n).proportion_ci(method="wilson")
-        assert [found.low, found.high] == pytest.approx([expected.low, expected.high], rel=1e-9, abs=1e-12)
-        assert 0 <= found.low <= successes / n <= found.high <= 1
-
-    @pytest.mark.parametrize(("key", "p"), ORACLES["mcnemar_exact"].items())
-    def test_mcnemar_follows_the_table(self, key, p):
-        b, c = (int(part.split("=")[1]) for part in key.split(","))
-        assert mcnemar(b, c) == mcnemar(c, b) == close(p)
-
-    @given(st.integers(0, 40), st.integers(0, 40))
-    def test_mcnemar_is_the_binomial_tail_doubled(self, b, c):
-        tail = Fraction(sum(math.comb(b + c, i) for i in range(min(b, c) + 1)), 2 ** (b + c))
-        assert mcnemar(b, c) == close(float(min(Fraction(1), 2 * tail)))
-
-    def test_clustered_error_uses_the_small_sample_factor(self):
-        scores = [1, 1, 0, 0, 1, 0]
-        assert clustered_standard_error(scores, "aabbcc") == close(math.sqrt(2) / 6 * math.sqrt(3 / 2))
-        assert clustered_standard_error(scores, "aabbcc") == pytest.approx(0.288675, abs=5e-7)
-
-    def test_clustered_error_of_single_items_is_the_usual_one(self):
-        scores = [1, 1, 0, 0, 1, 0]
-        assert clustered_standard_error(scores, range(6)) == close(sample_sd(scores) / math.sqrt(6))
-        assert clustered_standard_error(scores, range(6)) == pytest.approx(0.223607, abs=5e-7)
-
-    @pytest.mark.parametrize(("k", "expected"), [(1, 0.3), (2, 0.5333333333333333), (5, 0.9166666666666666), (8, 1.0)])
-    def test_pass_at_k_follows_the_table(self, k, expected):
-        assert pass_at_k(10, 3, k) == close(expected)
-
-    def test_counts_that_cannot_be_are_refused(self):
-        for successes, n in ((-1, 4), (5, 4), (0, 0)):
-            with pytest.raises(ValueError, match="0 <= successes <= n"):
-                wilson(successes, n)
-        with pytest.raises(ValueError, match="must not be negative"):
-            mcnemar(-1, 3)
-        for n, c, k in ((10, 11, 1), (10, -1, 1), (10, 3, 0), (10, 3, 11)):
-            with pytest.raises(ValueError, match="1 <= k <= n"):
-                pass_at_k(n, c, k)
-        with pytest.raises(ValueError, match="at least 2 clusters, found 1"):
-            clustered_standard_error([1, 0], "aa")
-        with pytest.raises(ValueError, match="zip"):
-            clustered_standard_error([1, 0], "abc")
 
 
 class TestVerdicts:
