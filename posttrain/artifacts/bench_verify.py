@@ -46,7 +46,7 @@ def verify_bench(file: Path, shown: Path, fingerprints: levels.Fingerprints | No
         if missing:
             checks = (*checks, *_recomputed(artifact.value, None, historical=True))
             return Report(str(shown), checks, ("V2: nothing says where the numbers come from", *levels.BEYOND))
-        evidence = gather(_as_artifact(artifact))
+        evidence = gather(as_artifact(artifact))
         checks, unverifiable = (*checks, *evidence.checks), evidence.unverifiable
     plan = None if evidence is None or evidence.plan is None else evidence.plan.value["plan"]
     checks = (*checks, *_recomputed(artifact.value, plan, historical=historical))
@@ -55,7 +55,7 @@ def verify_bench(file: Path, shown: Path, fingerprints: levels.Fingerprints | No
     return Report(str(shown), checks, (*skipped, *levels.BEYOND), unverifiable)
 
 
-def _as_artifact(artifact: Document) -> Document:
+def as_artifact(artifact: Document) -> Document:
     """The document with the fields under which plan, execution and place are looked up and compared elsewhere."""
     value, protocol = artifact.value, artifact.value["protocol"]
     copied = {key: protocol[key] for key in ("plan_sha256", "family_size", *_COPIED)}

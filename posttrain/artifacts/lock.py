@@ -26,6 +26,8 @@ def exclusive(folder: Path, digest: str) -> Iterator[None]:
     of a process that has ended, killed ones included, is taken over: a process is its number and when it started, since
     numbers are given again.
     """
+    if folder.exists() and not folder.is_dir():
+        raise ConfigError(f"--output: {folder} is a file. Choose a new folder.")
     folder.mkdir(parents=True, exist_ok=True)
     mine = {"pid": os.getpid(), "started": started(os.getpid()), "host": platform.node(), "digest": digest}
     path = folder / NAME

@@ -49,6 +49,7 @@ def add_verbs(verbs: Any) -> None:
     added.set_defaults(run=_new)
     added = own.add_parser("report", help="table and figure again; several with Holm", allow_abbrev=False)
     added.add_argument("paths", metavar="ARTIFACT", nargs="+", type=Path)
+    added.add_argument("--output", type=Path, metavar="FILE.svg", help="the figure (default: a file under runs/)")
     added.set_defaults(run=_report)
 
 
@@ -58,7 +59,7 @@ def _help(parser: argparse.ArgumentParser) -> int:
 
 
 def _list(options: argparse.Namespace, words: list[str]) -> int:
-    from posttrain.bench.track import PLANNED, tracks
+    from posttrain.bench.track import tracks
     from posttrain.registry import load_plugins
 
     load_plugins(options.plugin)
@@ -67,25 +68,25 @@ def _list(options: argparse.Namespace, words: list[str]) -> int:
         print(f"{name}  ({track.model})")
         print(f"    {track.rationale}")
         print(f"    {track.metric}, {track.direction}; idea: {track.idea.name}")
-    for name, why in PLANNED.items():
-        print(f"{name}  (not built yet)\n    {why}")
     return 0
 
 
 def _run(options: argparse.Namespace, words: list[str]) -> int:
     from posttrain.bench import display
-    from posttrain.bench.conduct import conduct
+    from posttrain.bench.conduct import FIGURE, conduct
     from posttrain.bench.options import load
     from posttrain.evaluation.conduct import command_line
     from posttrain.evaluation.display import progress
     from posttrain.registry import ConfigError
+    from posttrain.reporting.figures import NO_FIGURE
 
     if options.jobs < 1:
         raise ConfigError(f"--jobs: found {options.jobs}, expected at least 1")
     bench = load(options.track, options.idea, words, options.config, options.plugin)
     with progress(True) as watch:
         finished = conduct(bench, options.output, jobs=options.jobs, watch=watch, argv=command_line())
-    display.show(finished.artifact, finished.path)
+    drawn = finished.folder / FIGURE
+    display.show(finished.artifact, finished.path, drawn if drawn.is_file() else NO_FIGURE)
     return 0
 
 
@@ -100,5 +101,5 @@ def _new(options: argparse.Namespace, words: list[str]) -> int:
 def _report(options: argparse.Namespace, words: list[str]) -> int:
     from posttrain.bench.report import report
 
-    report(options.paths)
+    report(options.paths, options.output)
     return 0

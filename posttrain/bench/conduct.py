@@ -9,24 +9,31 @@ from __future__ import annotations
 
 import math
 import multiprocessing
+import os
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from posttrain.artifacts import documents, manifest
+from posttrain.artifacts import documents, lock, manifest
 from posttrain.artifacts.bench_statistics import best_cell, summary
 from posttrain.artifacts.digests import code_digest, content_digest
+from posttrain.artifacts.lock import exclusive
 from posttrain.bench import planning, records
 from posttrain.bench.options import Bench, load
 from posttrain.bench.track import Cell, Result
 from posttrain.evaluation.conduct import Finished, Watch
+from posttrain.evaluation.work import deaf_to_interrupts
 from posttrain.registry import ConfigError
+from posttrain.reporting.bench_figures import track as track_figure
+from posttrain.reporting.figures import FigureError, draw
 
 ARMS = ("baseline", "idea")
+FIGURE = "figure.svg"
 QUIET = Watch()
 
 
@@ -57,10 +64,26 @@ def default_folder(bench: Bench, digest: str) -> Path:
 def conduct(
     bench: Bench, output: Path | None = None, *, jobs: int = 1, watch: Watch = QUIET, argv: Sequence[str] = ()
 ) -> Finished:
-    """Runs what is missing and writes the folder; a complete folder, or one of another plan, is refused."""
+    """Runs what is missing and writes the folder; one that is complete, of another plan or held is refused."""
     started = datetime.now(UTC)
     plan = manifest.plan_document(planning.plan(bench))
     folder = output or default_folder(bench, plan["plan_sha256"])
+    try:
+        with exclusive(folder, plan["plan_sha256"]):
+            return _run(bench, plan, folder, jobs, watch, argv, started)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(f"{folder} is incomplete. The same command goes on with it.") from None
+
+
+def _run(
+    bench: Bench,
+    plan: Mapping[str, Any],
+    folder: Path,
+    jobs: int,
+    watch: Watch,
+    argv: Sequence[str],
+    started: datetime,
+) -> Finished:
     _open(folder, plan)
     origin = {"plan_sha256": plan["plan_sha256"], "code": code_digest(records.PACKAGE)}
     tuning = {(arm, i): bench.tuning_seeds for arm in ARMS for i in range(len(bench.track.sweep))}
@@ -71,24 +94,26 @@ def conduct(
         done = cells.run({(arm, best[arm]): bench.evaluation_seeds for arm in ARMS})
     artifact = records.artifact(bench, plan, tuned, done, best)
     documents.write_atomically(folder / "artifact.json", documents.dumps(artifact))
+    with suppress(FigureError):  # without matplotlib the run is complete all the same
+        documents.write_atomically(folder / FIGURE, draw(track_figure(artifact, bench.track.metric)))
     record = records.execution(bench, folder, started, argv, cells.read, cells.refused)
     documents.write_atomically(folder / "execution.json", documents.dumps(manifest.execution_document(record)))
     return Finished(folder, artifact)
 
 
 def _open(folder: Path, plan: Mapping[str, Any]) -> None:
-    """Makes the run folder, or finds the one that this very plan began."""
+    """Finds in the run folder nothing, or what this very plan began."""
     data = documents.dumps(plan)
     if (folder / "execution.json").exists():
         raise ConfigError(f"--output: {folder} holds a complete run. Choose a new folder, or remove it.")
-    if folder.exists() and any(folder.iterdir()):
-        begun = folder / "plan.json"
-        if not begun.is_file() or begun.read_bytes() != data:
-            raise ConfigError(f"--output: {folder} holds something else, not this plan begun. Choose a new folder.")
-    (folder / "cells").mkdir(parents=True, exist_ok=True)
-    for place in (folder, folder / "cells"):
-        documents.remove_leftovers(place)
-    documents.write_atomically(folder / "plan.json", data)
+    documents.remove_leftovers(folder)
+    begun = folder / "plan.json"
+    ours = begun.is_file() and begun.read_bytes() == data
+    if not ours and any(path.name != lock.NAME for path in folder.iterdir()):
+        raise ConfigError(f"--output: {folder} holds something else, not this plan begun. Choose a new folder.")
+    documents.write_atomically(begun, data)  # before anything else, so that what a kill leaves can be told by it
+    (folder / "cells").mkdir(exist_ok=True)
+    documents.remove_leftovers(folder / "cells")
 
 
 def _best(bench: Bench, arm: str, tuned: Mapping[Unit, Result]) -> int:
@@ -149,7 +174,8 @@ class _Cells:
         if self.pool is None:
             yield from ((unit, perform(self.bench, unit)) for unit in units)
             return
-        futures = {self.pool.submit(_perform_here, unit): unit for unit in units}
+        with deaf_to_interrupts():
+            futures = {self.pool.submit(_perform_here, unit): unit for unit in units}
         for future in as_completed(futures):
             yield futures[future], future.result()
 
@@ -215,8 +241,17 @@ _loaded: list[Bench] = []  # of a worker process, which serves one bench
 
 
 def _prepare(request: tuple[Any, ...]) -> None:
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     name, idea, overrides, config, plugins = request
     _loaded[:] = [load(name, idea, overrides, config, plugins)]
+
+
+def _end_with_parent() -> None:
+    """A worker whose parent was killed would wait for work for ever."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _perform_here(unit: Unit) -> Result:

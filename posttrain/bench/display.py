@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from posttrain.artifacts.bench_statistics import judge
-from posttrain.artifacts.statistics import count_wins, seeds_needed
+from posttrain.artifacts.statistics import count_wins, min_attainable_p, seeds_needed
 from posttrain.artifacts.verdicts import Comparison
 
 WIDTH = 41  # columns of the figure
@@ -23,8 +23,8 @@ MEANING = {
 }
 
 
-def show(artifact: Mapping[str, Any], path: Path) -> None:
-    """Tables, figure and sentence of one artifact; the last line is its path."""
+def show(artifact: Mapping[str, Any], path: Path, drawn: Path | str | None = None) -> None:
+    """Tables, figure and sentence of one artifact; where its drawing lies or why there is none; last, its path."""
     console = Console(highlight=False, soft_wrap=False)
     compared = comparison(artifact)
     seeds = artifact.get("protocol", {}).get("sweep_seeds")
@@ -41,6 +41,8 @@ def show(artifact: Mapping[str, Any], path: Path) -> None:
     for line in predictions(artifact):
         console.print(line, markup=False, soft_wrap=True)
     console.print(sentence(artifact, compared), markup=False, soft_wrap=True)
+    if drawn is not None:
+        print(drawn)
     print(path)
 
 
@@ -169,11 +171,22 @@ def sentence(artifact: Mapping[str, Any], c: Comparison) -> str:
         return f"{name}: {verdict}; all differences are 0, so the arms may share their code."
     if verdict.startswith("insufficient"):
         wins, needed = count_wins(c.per_seed_diffs, c.direction), seeds_needed(c.alpha, c.family_size)
-        return f"{name}: {verdict}. The idea won {wins} of {c.n_pairs}; {needed} seeds are the least for a verdict."
+        return (
+            f"{name}: {verdict}: {_unattainable(c)}; {needed} seeds are the least. The idea won {wins} of {c.n_pairs}."
+        )
     plain = verdict.removesuffix(", below smallest effect of interest")
     meaning = MEANING.get(plain, "no verdict")
     small = ", but by less than the smallest effect of interest" if plain != verdict else ""
     return f"{name}: {verdict}: {meaning}{small}."
+
+
+def _unattainable(c: Comparison) -> str:
+    """Why no outcome of so few seeds could be significant."""
+    smallest = min_attainable_p(c.n_pairs)
+    if c.family_size == 1:
+        return f"even if all seeds agreed, p would be above {c.alpha:g}"
+    adjusted = min(1.0, smallest * c.family_size)
+    return f"even if all seeds agreed, Holm over a family of {c.family_size} makes it {adjusted:.3g}, above {c.alpha:g}"
 
 
 def _listed(seeds: Sequence[int]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -52,6 +52,11 @@ Measure = Callable[[nn.Module, Data, Settings], Mapping[str, Any]]
 @dataclass(frozen=True)
 class Training:
     """A task for gradient descent (see `track.Task`)."""
+
+    streams: ClassVar[Mapping[str, str]] = {  # what is drawn from a seed, and how, for the record
+        "data": "numpy.random.default_rng(seed), PCG64",
+        "weights and order": "torch.Generator seeded from SHA-256 of seed and purpose",
+    }
 
     data: Callable[[int, Settings], Data]
     model: Callable[[Settings, Settings], nn.Module]  # (settings, data options); its layers are drawn afterwards

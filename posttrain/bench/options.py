@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -10,7 +11,7 @@ from typing import Any, Literal
 
 from omegaconf import OmegaConf
 
-from posttrain.bench.track import Idea, Settings, Track, tracks
+from posttrain.bench.track import Cell, Idea, Settings, Track, tracks
 from posttrain.conversion import refuse_unknown, typed_values
 from posttrain.overrides import parse_overrides, parse_seeds, put
 from posttrain.registry import ConfigError, Plugin, did_you_mean, load_plugins
@@ -39,6 +40,8 @@ class Options:
             raise ConfigError(f"alpha: found {self.alpha}, expected a number between 0 and 1")
         if self.family_size < 1:
             raise ConfigError(f"family_size: found {self.family_size}, expected at least 1")
+        if self.failure_value is not None and not math.isfinite(self.failure_value):
+            raise ConfigError(f"failure_value: found {self.failure_value}, expected a finite number in metric units")
         if self.sesoi_rel_pct is not None and not 0 <= self.sesoi_rel_pct < float("inf"):
             raise ConfigError(f"sesoi_rel_pct: found {self.sesoi_rel_pct}, expected 0 or more")
 
@@ -95,8 +98,10 @@ def load(
         tried, source = _read_idea(Path(idea))
         sources = (*sources, source)
     track = _applied(found, options)
-    track.cells(tried)  # refuses an idea that changes the budget, before anything runs
     tuning, evaluation = _seeds(track, options)
+    for arm in (None, tried):
+        for cell in track.cells(arm):  # refuses an idea that changes the budget
+            track.check(Cell(cell, track.data, evaluation[0], arm))
     return Bench(
         track,
         tried,

@@ -14,7 +14,6 @@ from posttrain.evaluation.experiment import seed_words
 from posttrain.evaluation.records import TEST
 from posttrain.registry import ConfigError
 
-TIER = "l1_mechanism"
 GENERATOR_VERSION = 1
 PREFIX = "bench."  # of the generators' names, apart from those of `posttrain.data`
 
@@ -67,7 +66,7 @@ def plan(bench: Bench) -> dict[str, Any]:
         "name": name,
         "dataset": _dataset(bench),
         "seeds": list(bench.evaluation_seeds),
-        "tier": TIER,
+        "tier": track.tier,
         "primary_metric": METRIC,
         "direction": track.direction,
         "alpha": bench.alpha,

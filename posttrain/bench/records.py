@@ -142,7 +142,9 @@ def execution(
     """How the artifact came about."""
     ended, shipped = datetime.now(UTC), config_path(bench.track.name, bench.request[3] if bench.request else None)
     seeds = sorted({*bench.tuning_seeds, *bench.evaluation_seeds})
+    streams = getattr(bench.track.task, "streams", {"all": "as the track's own task draws from it"})
     roles = [("plan.json", "plan"), ("artifact.json", "artifact")]
+    roles += [("figure.svg", "figure")] if (folder / "figure.svg").is_file() else []
     roles += [(f"cells/{path.name}", "cell") for path in sorted((folder / "cells").glob("*.json"))]
     record: dict[str, Any] = {
         "method": bench.track.name,
@@ -157,10 +159,7 @@ def execution(
         "seeds": [
             {"name": name, "value": seed, "derivation": derivation}
             for seed in seeds
-            for name, derivation in (
-                ("data", "numpy.random.default_rng(seed), PCG64"),
-                ("weights and order", "torch.Generator seeded from SHA-256 of seed and purpose"),
-            )
+            for name, derivation in streams.items()
         ],
         "started_at": started.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
         "ended_at": ended.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),

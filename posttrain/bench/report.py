@@ -11,15 +11,18 @@ from rich.table import Table
 
 from posttrain.artifacts.bench_verify import BENCH_HISTORICAL
 from posttrain.artifacts.digests import file_digest
-from posttrain.artifacts.documents import read
+from posttrain.artifacts.documents import read, write_atomically
 from posttrain.artifacts.schema import violations
 from posttrain.artifacts.verdicts import Comparison, adjust
 from posttrain.bench.display import comparison, figure, sentence, show, table_of
+from posttrain.bench.track import tracks
 from posttrain.registry import ConfigError
+from posttrain.reporting import bench_figures
+from posttrain.reporting.figures import NO_FIGURE, Figure, FigureError, draw
 
 
-def report(paths: Sequence[Path]) -> None:
-    """Each artifact again, or several side by side with Holm over those given."""
+def report(paths: Sequence[Path], output: Path | None = None) -> None:
+    """Each artifact again, or several side by side with Holm over those given; the drawing goes to `output`."""
     found = [_read(path) for path in paths]
     digests = [file_digest(_file(path)) for path in paths]
     if len(set(digests)) < len(digests):
@@ -27,7 +30,7 @@ def report(paths: Sequence[Path]) -> None:
             "report: an artifact is given twice, which would count it twice in the family. Give each once."
         )
     if len(found) == 1:
-        show(found[0], _file(paths[0]))
+        show(found[0], _file(paths[0]), _draw(bench_figures.track(found[0], _metric(paths[0], found[0])), output))
         return
     table, compared = family(found)
     console = Console(highlight=False, soft_wrap=False)
@@ -43,6 +46,27 @@ def report(paths: Sequence[Path]) -> None:
         console.print(f"historical, not verified: {', '.join(old)}", soft_wrap=True, markup=False)
     said = f"Holm over a family of {compared[0].family_size}; seeds are paired within an artifact, never across."
     console.print(said, soft_wrap=True)
+    print(_draw(bench_figures.family(found, [c.ci95 for c in compared]), output))
+
+
+def _draw(drawing: Figure, output: Path | None) -> Path | str:
+    """Where the drawing lies now, or why there is none."""
+    path = output or Path("runs") / f"bench-report-{drawing.digest.removeprefix('sha256:')[:8]}.svg"
+    try:
+        data = draw(drawing)
+    except FigureError:
+        return NO_FIGURE
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, data)
+    return path
+
+
+def _metric(path: Path, artifact: Mapping[str, Any]) -> str:
+    """What the numbers mean: as the plan beside the artifact says, else as the track of this name does."""
+    plan = _file(path).with_name("plan.json")
+    if plan.is_file() and not violations(found := read(plan), "plan-v1"):
+        return str(found["plan"]["common_config"].get("metric", "the metric"))
+    return tracks.get(artifact["track"]).metric if artifact["track"] in tracks else "the metric"
 
 
 def family(artifacts: Sequence[Mapping[str, Any]]) -> tuple[Table, tuple[Comparison, ...]]:

@@ -17,9 +17,6 @@ from posttrain.registry import ConfigError, Registry, did_you_mean
 
 tracks = Registry("track", "posttrain.bench.tracks")
 
-# Tracks that are meant to be here, and what they wait for.
-PLANNED = {"distillation_gap": "dense against sparse supervision; waits for the tiny language models of tier L2"}
-
 Settings = Mapping[str, Any]
 
 
@@ -43,7 +40,7 @@ class Result:
 
 
 class Task(Protocol):
-    """How a cell is run. `loops.Training` is the usual one."""
+    """How a cell is run. `loops.Training` is the usual one. It may have a `check(cell)` that refuses bad settings."""
 
     def drawn(self, seed: int, options: Settings) -> Mapping[str, Sequence[Mapping[str, Any]]]:
         """What the generator draws for a seed, example by example, for each split."""
@@ -119,6 +116,7 @@ class Track:
     recorded_tuning: int = 4  # how many evaluation seeds the recorded protocol tunes on
     sesoi_rel_pct: float = 5.0  # smallest effect of interest, % of the absolute baseline mean
     domain: str | None = None
+    tier: str = "l1_mechanism"  # what may be concluded at most: see posttrain.reporting.page.TIER_NAMES
 
     def __post_init__(self) -> None:
         if self.direction not in ("lower is better", "higher is better"):
@@ -131,6 +129,12 @@ class Track:
             if key not in {**self.base, **self.budget}:
                 raise ConfigError(f"track: the sweep names `{key}`.{did_you_mean(key, {**self.base, **self.budget})}")
         check_arm(self, {}, self.sweep, "the baseline")
+
+    def check(self, cell: Cell) -> None:
+        """Refuses what the task cannot run, before anything runs."""
+        own = getattr(self.task, "check", None)
+        if own is not None:
+            own(cell)
 
     def cells(self, idea: Idea | None) -> list[Settings]:
         """Complete settings of every cell of an arm; both arms have equally many."""

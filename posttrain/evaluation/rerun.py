@@ -136,7 +136,7 @@ def _compare(expected: Any, found: Any, seed: int, same: bool) -> tuple[list[str
     hard: list[str] = []
     soft: list[str] = []
     items = expected.get("training", {}).get("validation_examples", 0) if isinstance(expected, Mapping) else 0
-    for place, a, b in _differences(expected, found, f"seed {seed}: "):
+    for place, a, b in differences(expected, found, f"seed {seed}: "):
         text = f"{place} is {a!r} in the record, {b!r} when run again"
         numbers = all(isinstance(x, int | float) and not isinstance(x, bool) for x in (a, b))
         floats = numbers and (isinstance(a, float) or isinstance(b, float))
@@ -148,13 +148,13 @@ def _compare(expected: Any, found: Any, seed: int, same: bool) -> tuple[list[str
     return hard, soft
 
 
-def _differences(expected: Any, found: Any, place: str) -> Iterator[tuple[str, Any, Any]]:
+def differences(expected: Any, found: Any, place: str) -> Iterator[tuple[str, Any, Any]]:
     """Leaves that are not the same to the bit, the sign of zero included; what was not recorded is not asked for."""
     if isinstance(expected, Mapping) and isinstance(found, Mapping):
         for key, value in expected.items():
-            yield from _differences(value, found.get(key), f"{place}/{key}")
+            yield from differences(value, found.get(key), f"{place}/{key}")
     elif isinstance(expected, list) and isinstance(found, list) and len(expected) == len(found):
         for i, (a, b) in enumerate(zip(expected, found, strict=True)):
-            yield from _differences(a, b, f"{place}/{i}")
+            yield from differences(a, b, f"{place}/{i}")
     elif repr(expected) != repr(found):
         yield place, expected, found

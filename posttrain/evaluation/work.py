@@ -203,7 +203,7 @@ def _spread(units: Sequence[tuple[int, Unit]], jobs: int) -> Any:
     stopping.share(stop)
     given = (units[0][1].plugins, stop)
     with ProcessPoolExecutor(min(jobs, len(units)), context, initializer=_prepare, initargs=given) as pool:
-        with _deaf_to_interrupts():
+        with deaf_to_interrupts():
             futures = {pool.submit(perform, unit): i for i, unit in units}
         try:
             for future in as_completed(futures):
@@ -217,7 +217,7 @@ def _spread(units: Sequence[tuple[int, Unit]], jobs: int) -> Any:
 
 
 @contextmanager
-def _deaf_to_interrupts() -> Iterator[None]:
+def deaf_to_interrupts() -> Iterator[None]:
     """Processes started in here do not hear Ctrl-C: this one alone answers it, and takes them down."""
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -12,6 +12,18 @@ if TYPE_CHECKING:
 
 FAILED = 1
 
+# What posttrain writes beside artifacts, by the end of its name.
+NO_ARTIFACT = {
+    "part.json": "one seed of a plan; verify its folder",
+    "plan.json": "a plan; verify its folder",
+    "execution.json": "an execution record; verify its folder",
+    "comparison.json": "a comparison; verify the artifacts that it names",
+    ".jsonl": "rows of a run; verify its folder",
+    ".yaml": "a configuration",
+    ".html": "a report",
+    ".svg": "a figure",
+}
+
 
 def say(error: Exception, code: int = FAILED) -> int:
     print(f"posttrain: {error}", file=sys.stderr)
@@ -49,17 +61,37 @@ def verify_paths(paths: list[Path], plugins: list[str], rerun: bool, budget: flo
 
     check = verifier(plugins)
     if rerun:
+        from posttrain.bench import rerun as bench
         from posttrain.evaluation import rerun as third
 
         plain = check
 
         def check(path: Path) -> Report:
-            return third.rerun(plain(path), path, third.BUDGET if budget is None else budget)
+            again = bench.rerun if bench.handles(path) else third.rerun
+            return again(plain(path), path, third.BUDGET if budget is None else budget)
 
     reports = []
-    for path in paths:
+    for path in artifacts_among(paths):
         reports += verify_suite(path.resolve().parent, methods_of([]), check) if is_suite(path) else [check(path)]
     return reports
+
+
+def artifacts_among(paths: list[Path]) -> list[Path]:
+    """Without what only lies beside artifacts, as in `runs/*`, named on stderr; all where nothing else stays."""
+    kinds = {path: kind for path in paths if (kind := _no_artifact(path)) is not None}
+    if len(kinds) == len(paths):
+        return paths
+    for path, kind in kinds.items():
+        print(f"skipped {path}: {kind}", file=sys.stderr)
+    return [path for path in paths if path not in kinds]
+
+
+def _no_artifact(path: Path) -> str | None:
+    """What a path is that cannot be an artifact; None for what may be one."""
+    if path.is_dir():
+        compared = (path / "comparison.json").is_file() and not (path / "artifact.json").exists()
+        return NO_ARTIFACT["comparison.json"] if compared else None
+    return next((kind for end, kind in NO_ARTIFACT.items() if path.name.endswith(end)), None)
 
 
 def rerun_published(root: Path, what: str, methods: list[Method]) -> None:

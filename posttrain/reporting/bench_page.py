@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from posttrain.reporting import figures, history
+from posttrain.reporting import bench_figures, history
 from posttrain.reporting.figures import Figure
 from posttrain.reporting.formatting import MISSING, interval, number, plural, table
 from posttrain.reporting.licence import licence_of
@@ -36,10 +36,10 @@ def _track_page(track: str, suite: Suite) -> Page:
     folder = f"{BENCH}/{track}"
     entries = sorted(suite.of(track, bench=True), key=lambda entry: entry.artifact.path)
     current = [entry for entry in entries if not entry.historical]
-    drawn = {f"{folder}/figures/{_stem(entry)}-differences.svg": _figure(entry) for entry in current}
+    drawn = {f"{folder}/figures/{_stem(entry)}.svg": _figure(entry) for entry in current}
     body = ["An idea against a tuned baseline on a tiny model.", "## Results"]
     body.append(table(HEAD, [_row(entry, suite, folder) for entry in entries], right=range(1, 7)))
-    body += [f"![{_stem(entry)}: per-seed differences](figures/{_stem(entry)}-differences.svg)" for entry in current]
+    body += [f"![{_stem(entry)}: differences by seed, and sweeps](figures/{_stem(entry)}.svg)" for entry in current]
     body += [_signature(entry) for entry in current]
     lines = commands(current) + [f"posttrain verify {entry.artifact.path}" for entry in current]
     body.append("## Commands\n\n```\n" + "\n".join(lines) + "\n```")
@@ -52,15 +52,8 @@ def _stem(entry: Entry) -> str:
 
 
 def _figure(entry: Entry) -> Figure:
-    found = entry.value["comparison"]
-    row = {
-        "against": {"method": "baseline"},
-        "per_seed_diffs": found["per_seed_diffs"],
-        "delta_mean": found["delta_mean"],
-        "ci95": found.get("ci95"),
-        "mde_80": found.get("mde_80"),
-    }
-    return figures.differences([row], f"the metric, {entry.value['metric_direction']}")
+    assert entry.plan is not None
+    return bench_figures.track(entry.value, entry.plan.value["plan"]["common_config"]["metric"])
 
 
 def _row(entry: Entry, suite: Suite, folder: str) -> tuple[str, ...]:

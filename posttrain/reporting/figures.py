@@ -23,6 +23,8 @@ GREY = "#7d7d7d"
 COLOURS = ("#1F83CC", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")  # Okabe and Ito, the blue a little lighter
 MARKERS = ("o", "s", "^", "D", "v", "P")
 DASHES = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 2, 1, 2)))
+MISSING = "figures need matplotlib: pip install 'posttrain[docs]'"
+NO_FIGURE = f"note: no figure: {MISSING}"
 _STAMP = re.compile(rb"<!-- posttrain figure (sha256:[0-9a-f]{64}), matplotlib (\S+) -->")
 
 
@@ -100,7 +102,7 @@ def draw(figure: Figure) -> bytes:
     """The SVG; FigureError without matplotlib."""
     version = available()
     if version is None:
-        raise FigureError("figures need matplotlib: pip install 'posttrain[docs]'")
+        raise FigureError(MISSING)
     return _draw(figure.kind, json.dumps(figure.data), figure.digest, version)
 
 
@@ -110,7 +112,7 @@ def _draw(kind: str, data: str, digest: str, version: str) -> bytes:
     from matplotlib.backends.backend_svg import FigureCanvasSVG
 
     with mpl.rc_context(cast(Any, _style(digest))):
-        made = _PAINTERS[kind](json.loads(data))
+        made = PAINTERS[kind](json.loads(data))
         buffer = io.BytesIO()
         FigureCanvasSVG(made).print_svg(buffer, metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
     head, _, body = buffer.getvalue().partition(b"<svg ")
@@ -144,7 +146,8 @@ def _style(salt: str) -> dict[str, Any]:
     return fixed | dict.fromkeys((*greys, "grid.color"), GREY)
 
 
-def _canvas(width: float, height: float, columns: int, **more: Any) -> tuple[Any, list[Any]]:
+def canvas(width: float, height: float, columns: int, **more: Any) -> tuple[Any, list[Any]]:
+    """A transparent figure, in inches, and its axes side by side."""
     from matplotlib.figure import Figure as Canvas
 
     made = Canvas(figsize=(width, height), layout="constrained")
@@ -157,7 +160,7 @@ def _canvas(width: float, height: float, columns: int, **more: Any) -> tuple[Any
 
 def _curves(data: Mapping[str, Any]) -> Any:
     panels = data["panels"]
-    made, axes = _canvas(3.6 * max(1, len(panels)), 3.0, max(1, len(panels)))
+    made, axes = canvas(3.6 * max(1, len(panels)), 3.0, max(1, len(panels)))
     for axis, panel, colour in zip(axes, panels, COLOURS, strict=False):
         name, unit = panel["name"], panel["unit"]
         for i, (seed, points) in enumerate(panel["seeds"].items()):
@@ -178,7 +181,7 @@ def _curves(data: Mapping[str, Any]) -> Any:
 
 def _differences(data: Mapping[str, Any]) -> Any:
     rows = data["rows"]
-    made, (axis,) = _canvas(7.2, 1.1 + 0.55 * max(1, len(rows)), 1)
+    made, (axis,) = canvas(7.2, 1.1 + 0.55 * max(1, len(rows)), 1)
     for i, row in enumerate(rows):
         place, colour = len(rows) - 1 - i, COLOURS[i % len(COLOURS)]
         seeds = row["differences"]
@@ -195,4 +198,4 @@ def _differences(data: Mapping[str, Any]) -> Any:
     return made
 
 
-_PAINTERS: dict[str, Callable[[Mapping[str, Any]], Any]] = {"curves": _curves, "differences": _differences}
+PAINTERS: dict[str, Callable[[Mapping[str, Any]], Any]] = {"curves": _curves, "differences": _differences}

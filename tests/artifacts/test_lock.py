@@ -54,6 +54,12 @@ def test_the_lock_stands_while_it_is_held_and_is_gone_after(tmp_path):
     assert list((tmp_path / "new" / "run").iterdir()) == []
 
 
+def test_a_file_is_no_folder(tmp_path):
+    (tmp_path / "taken").write_text("mine")
+    with pytest.raises(ConfigError, match="taken is a file"):
+        exclusive(tmp_path / "taken", DIGEST).__enter__()
+
+
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
 def test_an_error_lets_go_of_the_folder(tmp_path, error):
     with pytest.raises(error), exclusive(tmp_path, DIGEST):

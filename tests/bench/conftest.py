@@ -1,11 +1,13 @@
 """What the tests of bench share."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from bench_shared import PLANTED
 
+from posttrain import tiny
 from posttrain.bench.options import Bench, load
 from posttrain.bench.track import Idea
 
@@ -19,3 +21,17 @@ def planted() -> Any:
         return replace(bench, idea=Idea(name="planted", settings=settings or {}), own_idea=False)
 
     return build
+
+
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the session's tiny models lie."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture
+def hardly_trained(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`tiny:` models after an update or two: laws do not depend on how long one trains."""
+    monkeypatch.setenv("POSTTRAIN_CACHE", str(cache))
+    for name, updates in (("teacher", 2), ("student", 1)):
+        monkeypatch.setitem(tiny.RECIPES, name, tiny.Recipe(updates=updates, examples=64, batch_size=8))

@@ -13,6 +13,7 @@ from posttrain.bench.display import figure, sentence
 from posttrain.bench.report import family
 from posttrain.bench.track import tracks
 from posttrain.cli import main
+from posttrain.reporting import figures
 
 
 def test_help_imports_nothing_heavy() -> None:
@@ -26,15 +27,19 @@ def test_help_imports_nothing_heavy() -> None:
     assert "posttrain bench run sequence" in done.stdout
 
 
-def test_list_names_the_tracks_and_what_waits(capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_names_the_tracks(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "list"]) == 0
     said = capsys.readouterr().out
     for name in tracks.names():
         assert f"{name}  (" in said
-    assert "distillation_gap  (not built yet)" in said
+    assert "distillation_gap  (tiny_lm)" in said
+    assert "not built yet" not in said
 
 
-def test_run_verify_and_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_verify_and_report(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     folder = str(tmp_path / "run")
     assert main(["bench", "run", PLANTED, "--output", folder, "evaluation_seeds=0-5"]) == 0
     said = capsys.readouterr().out
@@ -82,7 +87,60 @@ def test_new_idea_and_track_run_as_they_are(tmp_path: Path, capsys: pytest.Captu
     assert main(["bench", "run", "sequence", "--idea", idea, "--output", str(tmp_path / "c"), *small]) == 0
 
 
-def test_report_of_several_holds_holm_over_the_family(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_figure_lies_in_the_run_folder_and_is_drawn_again_by_report(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["bench", "run", PLANTED, "--output", "run", "evaluation_seeds=0-5"]) == 0
+    assert capsys.readouterr().out.splitlines()[-2:] == ["run/figure.svg", "run/artifact.json"]
+    drawn = (tmp_path / "run" / "figure.svg").read_bytes()
+    assert b"a planted number" in drawn, "the axis says what is measured"
+    assert main(["bench", "report", "run", "--output", "again.svg"]) == 0
+    assert (tmp_path / "again.svg").read_bytes() == drawn
+    assert main(["bench", "report", "run", *map(str, HISTORICAL)]) == 0
+    (family,) = (tmp_path / "runs").glob("bench-report-*.svg")
+    assert capsys.readouterr().out.splitlines()[-1] == str(family.relative_to(tmp_path))
+    assert b"4 sequence" in family.read_bytes()
+
+
+def test_without_matplotlib_a_run_is_complete_and_says_what_is_missing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(figures, "available", lambda: None)
+    monkeypatch.chdir(tmp_path)
+    assert main(["bench", "run", PLANTED, "--output", "run", "evaluation_seeds=0-5"]) == 0
+    assert "note: no figure: figures need matplotlib: pip install 'posttrain[docs]'" in capsys.readouterr().out
+    assert not (tmp_path / "run" / "figure.svg").exists()
+    assert main(["verify", "run"]) == 0
+    assert main(["bench", "report", "run"]) == 0
+    assert "pip install 'posttrain[docs]'" in capsys.readouterr().out
+    assert not (tmp_path / "runs").exists()
+
+
+def test_verify_passes_over_what_only_lies_beside_artifacts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["bench", "run", PLANTED, "--output", "run", "evaluation_seeds=0-5"]) == 0
+    for name in ("run-report.html", "bench-report.svg", "part.json", "notes.jsonl"):
+        (tmp_path / name).write_text("{}")
+    (tmp_path / "compared").mkdir()
+    (tmp_path / "compared" / "comparison.json").write_text("{}")
+    capsys.readouterr()
+    assert main(["verify", *sorted(path.name for path in tmp_path.iterdir())]) == 0
+    said = capsys.readouterr()
+    assert said.err.count("skipped ") == 5
+    assert "skipped run-report.html: a report\n" in said.err
+    assert "verified at V0, V1, V2" in said.out
+    (tmp_path / "other.json").write_text("{}")
+    assert main(["verify", "run", "other.json"]) == 1, "what may be an artifact is not passed over"
+    assert main(["verify", "run-report.html"]) == 1, "nor what is asked for alone"
+
+
+def test_report_of_several_holds_holm_over_the_family(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     assert main(["bench", "report", *map(str, HISTORICAL)]) == 0
     said = capsys.readouterr().out
     assert "0.0234" in said  # 3 * 2/256
@@ -120,7 +178,14 @@ def test_sentences_come_from_the_closed_list() -> None:
         assert c.verdict == verdict
         assert f": {verdict}: " in sentence(artifact, c)
     few = judge([10.0] * 3, [9.0] * 3, direction="lower is better")
-    assert "insufficient seeds" in sentence(artifact, few)
+    assert "insufficient seeds (min p = 0.25): even if all seeds agreed, p would be above 0.05; 6 seeds" in sentence(
+        artifact, few
+    )
+    several = judge([10.0] * 6, [9.0] * 6, direction="lower is better", family_size=4)
+    assert (
+        "Holm over a family of 4 makes it 0.125, above 0.05; 8 seeds are the least. The idea won 6 of 6."
+        in sentence(artifact, several)
+    )
     same = judge([10.0] * 6, [10.0] * 6, direction="lower is better")
     assert "may share their code" in sentence(artifact, same)
     small = judge([10.0] * 6, [9.99] * 6, direction="lower is better")

@@ -6,26 +6,20 @@ one choice among K candidates, so its expected return on held-out problems is a 
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from posttrain import settings
-from posttrain.assembly import assemble, pin
 from posttrain.batch import Problem
-from posttrain.bench.track import Cell, Idea, Result, Settings, Track, checked, tracks
+from posttrain.bench.track import Idea, Settings, Track, checked, tracks
+from posttrain.bench.trained import Measured, Trained
 from posttrain.evaluation.study import Claim, Results
-from posttrain.overrides import put
-from posttrain.registry import ConfigError, algorithms
-from posttrain.settings import COMPONENTS
+from posttrain.registry import ConfigError
 from posttrain.trainer import Trainer
 
-WORDS = {"lr": "learning_rate", "start": "policy.start", "kl_coef": "algorithm.kl_coef"}
 DRAWS = 32  # steps' worth of completions behind the measured gradient
 ROUNDING = 1e-12
 
@@ -63,57 +57,17 @@ def gradient_cosine(trainer: Trainer, draws: int = DRAWS) -> float:
     return float(torch.nn.functional.cosine_similarity(torch.as_tensor(total), flat, dim=0))
 
 
-@dataclass(frozen=True)
-class PolicyGradient:
-    """A cell as one seed of `posttrain train` (see `track.Task`)."""
-
-    def config(self, options: Settings, data: Settings) -> settings.TrainConfig:
-        """The configuration of a cell; every setting is one of `posttrain train`, some of them under a short word.
-
-        `kl_coef` counts for algorithms that have one.
-        """
-        raw: dict[str, Any] = {
-            "tier": "l1",
-            "dataset": dict(data),
-            "evaluation": {"accuracy": "exact", "reward": "exact"},
-        }
-        for key, value in options.items():
-            if key != "algorithm" and (key != "kl_coef" or hasattr(algorithms.get(options["algorithm"]), key)):
-                put(raw, WORDS.get(key, key), value, COMPONENTS)
-        return settings.resolve(raw, options["algorithm"])
-
-    def drawn(self, seed: int, options: Settings) -> Mapping[str, Sequence[Mapping[str, Any]]]:
-        """What the dataset drew."""
-        problems = self.config({**BUDGET, **BASE}, options).dataset.build(seed)
-        return {"train": [p.drawn for p in problems.train], "validation": [p.drawn for p in problems.validation]}
-
-    def run(self, cell: Cell) -> Result:
-        """Trains with `posttrain.trainer`; gives the exact expected return on held-out problems."""
-        if cell.idea is not None and set(cell.idea.changes) & {"model", "loss", "order", "optimizer"}:
-            raise ConfigError(
-                "idea: this track's ideas are settings, not hooks. Write Idea(name='...', "
-                "settings={'algorithm': 'mine'}) and register the algorithm in the same file."
-            )
-        pin()
-        config = self.config(cell.settings, cell.data)
-        trainer = assemble(config, cell.seed)
-        start = {"data": _digest(trainer), "initial_weights": trainer.policy.identity()["weights"]}
-        cosine = gradient_cosine(trainer)
-        trainer.run()
-        with torch.no_grad():
-            value = float(expected_return(trainer, trainer.evaluator.problems))
-        return Result(value, {"gradient_cosine": cosine}, start)
-
-
-def _digest(trainer: Trainer) -> str:
-    problems = (*trainer.problems, *trainer.evaluator.problems)
-    return hashlib.sha256(repr([sorted(p.drawn.items()) for p in problems]).encode()).hexdigest()
+def train(trainer: Trainer) -> Measured:
+    """Exact expected return on held-out problems after training; the measure is taken at the start."""
+    cosine = gradient_cosine(trainer)
+    trainer.run()
+    with torch.no_grad():
+        return float(expected_return(trainer, trainer.evaluator.problems)), {"gradient_cosine": cosine}
 
 
 def math_check() -> dict[str, Any]:
     """The exact return of the uniform policy over one right answer among K is 1/K."""
-    config = TASK.config({**BUDGET, **BASE, "start": None}, track.data)
-    trainer = assemble(config, 0)
+    trainer = TASK.trainer({**BUDGET, **BASE, "start": None}, track.data, 0)
     with torch.no_grad():
         value = float(expected_return(trainer, trainer.evaluator.problems))
     return checked(uniform_return=(value - 1 / track.data["candidates"], ROUNDING))
@@ -134,7 +88,12 @@ BASE: Settings = {
     "kl_coef": 0.0,
 }
 
-TASK = PolicyGradient()
+TASK = Trained(
+    run_one=train,
+    common={"tier": "l1", "evaluation.accuracy": "exact", "evaluation.reward": "exact"},
+    defaults={**BUDGET, **BASE},
+    words={"lr": "learning_rate", "start": "policy.start", "kl_coef": "algorithm.kl_coef"},
+)
 
 track = Track(
     name="bandit_policy_gradient",
