@@ -12,7 +12,6 @@ from torch import Tensor
 from posttrain.batch import Batch, Failure, Problem, Rewards, Rollouts, Scores, Signals, Targets, concatenate_rewards
 from posttrain.policies.base import Policy
 from posttrain.ranks import Ranks
-from posttrain.registry import ConfigError
 from posttrain.rewards.base import Grader, Outcome, RewardError, Verdict, outcomes
 
 Point = dict[str, float]
@@ -110,15 +109,9 @@ def judge_together(grader: Grader, problems: Sequence[Problem], rollouts: Rollou
         return judge(grader, problems, rollouts)
     size, groups = rollouts.group_size, rollouts.groups
     start, stop = groups * ranks.rank // ranks.size, groups * (ranks.rank + 1) // ranks.size
-    mine: Rewards | str
-    try:
-        mine = judge(grader, problems[start:stop], rollouts.rows(slice(start * size, stop * size)))
-    except Exception as error:  # whatever it is, the other ranks must not wait for this one
-        mine = str(error) if isinstance(error, RewardError | ConfigError) else f"{type(error).__name__}: {error}"
-    gathered = ranks.gather(mine)
-    for rank, part in enumerate(gathered):
-        if isinstance(part, str):
-            raise RewardError(f"rank {rank}: {part}")
+    own, rows = problems[start:stop], rollouts.rows(slice(start * size, stop * size))
+    name = getattr(grader, "__name__", type(grader).__name__)
+    gathered = ranks.together(f"the reward function {name}", lambda: judge(grader, own, rows))
     return concatenate_rewards(gathered)
 
 
