@@ -71,7 +71,9 @@ def judged(grader, groups: int = 1, size: int = 4) -> Rewards:
 def logged(rewards: Rewards) -> dict[str, float]:
     groups, size = rewards.values.shape
     drawn, averages = rollouts(groups, size), Averages()
-    track_step(averages, Batch(drawn, torch.ones(groups * size), torch.ones(groups * size)), Signals(rewards=rewards))
+    track_step(
+        averages, drawn, Batch(drawn, torch.ones(groups * size), torch.ones(groups * size)), Signals(rewards=rewards)
+    )
     return averages.means(Ranks())
 
 
