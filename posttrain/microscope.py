@@ -10,12 +10,13 @@ from torch import Tensor
 
 from posttrain.algorithms.base import Algorithm
 from posttrain.batch import Problem, Rollouts, Signals, Targets
+from posttrain.policies.base import Policy
 from posttrain.teachers.base import Teacher
 
 
 @torch.no_grad()
 def token_rows(
-    algorithm: Algorithm, teacher: Teacher | None, problems: Sequence[Problem], drawn: Rollouts
+    algorithm: Algorithm, policy: Policy, teacher: Teacher | None, problems: Sequence[Problem], drawn: Rollouts
 ) -> list[dict[str, Any]]:
     """Per completion: its tokens, the student's and the teacher's log-probs of them, and which ones carry weight.
 
@@ -27,7 +28,7 @@ def token_rows(
     where = _supervised(algorithm, drawn, targets)
     return [
         {
-            "tokens": [_name(problem, int(token)) for token in drawn.completion_ids[row][drawn.mask[row]]],
+            "tokens": policy.token_texts(problem, _kept(drawn.completion_ids, drawn, row)),
             "logprobs": _kept(drawn.logprobs, drawn, row),
             "teacher_logprobs": None if targets is None else _kept(targets.logprobs, drawn, row),
             "supervised": None if where is None else _kept(where, drawn, row),
@@ -45,8 +46,3 @@ def _supervised(algorithm: Algorithm, drawn: Rollouts, targets: Targets | None) 
 
 def _kept(values: Tensor, drawn: Rollouts, row: int) -> list[Any]:
     return values[row][drawn.mask[row]].tolist()
-
-
-def _name(problem: Problem, token: int) -> str:
-    """How a token reads: the candidate's text, or its id where a vocabulary is not at hand."""
-    return problem.candidates[token] if problem.candidates else str(token)

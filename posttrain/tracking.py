@@ -196,8 +196,17 @@ class Evaluator:
     accuracy: Grader
     reward: Grader
 
-    def __call__(self, policy: Policy, reference: Policy, teacher: Policy | None) -> Point:
-        """One point: accuracy and mean reward of the greedy answers, entropy and KL in nats per token."""
+    def __call__(
+        self,
+        policy: Policy,
+        reference: Policy,
+        teacher: Policy | None,
+        seen: Callable[[Rollouts, Rewards], None] = lambda answers, accuracy: None,
+    ) -> Point:
+        """One point: accuracy and mean reward of the greedy answers, entropy and KL in nats per token.
+
+        `seen` is shown the answers and how they were graded for accuracy.
+        """
         answers = policy.greedy(self.problems)
         others = {"reference": reference} if teacher is None else {"reference": reference, "teacher": teacher}
         expected = policy.expectations(self.problems, others)
@@ -212,6 +221,7 @@ class Evaluator:
         }
         if teacher is not None:
             point["kl_from_teacher"] = _mean(expected.kl["teacher"].tolist())
+        seen(answers, accuracy)
         return point
 
 

@@ -36,6 +36,7 @@ from posttrain.tracking import (
     track_update,
 )
 
+SHOWN = 4  # held-out problems whose answers are kept as text
 SOURCE_STREAM = 3  # the coins that choose between the student's completions and data rows
 
 
@@ -75,6 +76,7 @@ class Trainer:
         self.completed = 0  # steps
         self.baseline: Point | None = None
         self.history: list[dict[str, float]] = []
+        self.answers: list[dict[str, Any]] = []  # greedy ones to the first held-out problems, of every evaluation
         self.diagnostics: dict[str, float] = {}
         self.parameters = [p for p in self.policy.parameters() if p.requires_grad]
         self.optimizer, self.scheduler = optimizer_of(self.parameters, self.options)
@@ -109,6 +111,7 @@ class Trainer:
             "completed": self.completed,
             "baseline": self.baseline,
             "history": self.history,
+            "answers": self.answers,
             "diagnostics": self.diagnostics,
             "counters": [self.critic_updates, self.refills],
             "failures": [list(step) for step in self.watch.steps],
@@ -126,6 +129,7 @@ class Trainer:
         """Goes on from `state_dict` of a trainer that was assembled alike."""
         self.completed, self.baseline = state["completed"], state["baseline"]
         self.history, self.diagnostics = list(state["history"]), state["diagnostics"]
+        self.answers = list(state["answers"])
         self.critic_updates, self.refills = state["counters"]
         self.watch = FailureWatch(steps=deque((samples, failed) for samples, failed in state["failures"]))
         self.phases.load_state_dict(state["phases"])
@@ -190,15 +194,15 @@ class Trainer:
         flat = [p.grad if p.grad is not None else torch.zeros_like(p) for p in self.parameters]
         return torch.cat([gradient.flatten() for gradient in flat]).clone()
 
-    def samples(self, count: int = 4) -> list[dict[str, Any]]:
+    def samples(self, count: int = SHOWN) -> list[dict[str, Any]]:
         """Completions of the first held-out problems, drawn apart from the training stream."""
         problems = self.evaluator.problems[:count]
         drawn = self.policy.sample(problems, 1, np.random.default_rng([self.seed, 1]), self.seed, self.options.steps)
-        where = {"seed": self.seed, "step": self.options.steps}
-        tokens = token_rows(self.algorithm, self.teacher, problems, drawn)
+        where = {"seed": self.seed, "step": self.options.steps, "decoding": "sampled"}
+        tokens = token_rows(self.algorithm, self.policy, self.teacher, problems, drawn)
         return [
-            {**where, "problem": p.id, "prompt": p.prompt, "completion": text, "answer": p.answer, **row}
-            for p, text, row in zip(problems, drawn.texts, tokens, strict=True)
+            {**where, **_told(problem, text), **row}
+            for problem, text, row in zip(problems, drawn.texts, tokens, strict=True)
         ]
 
     # -- one step ---------------------------------------------------------------------------------------------
@@ -383,10 +387,20 @@ class Trainer:
     def _evaluate(self, step: int) -> Point:
         with self.phases.measure("evaluate"):
             teacher = self.teacher.distribution() if self.teacher else None
-            measure = partial(self.evaluator, self.policy, self.reference, teacher)
+            given = (self.policy, self.reference, teacher, partial(self._keep_answers, step))
+            measure = partial(self.evaluator, *given)
             point = self.ranks.together("the evaluation", measure)[0]
         require_finite(step, point)
         return point
+
+    def _keep_answers(self, step: int, answers: Rollouts, accuracy: Rewards) -> None:
+        """Keeps the first greedy answers of an evaluation with their grades; null is an answer nobody could grade."""
+        grades = accuracy.values.masked_fill(~accuracy.valid, float("nan")).flatten().tolist()
+        where = {"seed": self.seed, "step": step, "decoding": "greedy"}
+        self.answers += [
+            {**where, **_told(problem, text), "accuracy": None if np.isnan(grade) else grade}
+            for problem, text, grade in zip(self.evaluator.problems[:SHOWN], answers.texts, grades, strict=False)
+        ]
 
 
 def _states_at(states: States | None, row: int, rows: int) -> States | None:
@@ -395,3 +409,8 @@ def _states_at(states: States | None, row: int, rows: int) -> States | None:
         return None
     start = row if row < len(states.hidden) else 0
     return States(states.hidden[start : start + rows], states.project)
+
+
+def _told(problem: Problem, completion: str) -> dict[str, Any]:
+    """A completion as text, with what it answers."""
+    return {"problem": problem.id, "prompt": problem.prompt, "completion": completion, "answer": problem.answer}

@@ -26,7 +26,6 @@ from posttrain.evaluation.experiment import Arm, Experiment, vary
 from posttrain.evaluation.folders import Finished, check_folder, configuration, default_folder, place_of, sweep
 from posttrain.evaluation.saving import FOLDER
 from posttrain.evaluation.study import Results
-from posttrain.evaluation.trackers import write_tensorboard
 from posttrain.evaluation.work import Done, Unit, perform_all
 from posttrain.ranks import Ranks
 from posttrain.registry import ConfigError, Plugin
@@ -172,7 +171,8 @@ class _Session:
         place = self.place(arm)
         place.mkdir(parents=True, exist_ok=True)
         documents.remove_leftovers(place)
-        (place / "metrics.jsonl").unlink(missing_ok=True)  # the seeds write down again what they have
+        for name in ("metrics", "samples"):
+            (place / f"{name}.jsonl").unlink(missing_ok=True)  # the seeds write down again what they have
         documents.write_atomically(place / "config.yaml", configuration(arm))
         documents.write_atomically(place / "plan.json", documents.dumps(plan))
 
@@ -255,8 +255,6 @@ class _Session:
         for name in ("metrics", "samples"):
             rows = [row for part in done for row in getattr(part, name)]
             documents.write_atomically(place / f"{name}.jsonl", b"".join(_line(row) for row in rows))
-        if "tensorboard" in arm.config.report_to:
-            write_tensorboard(place / "tensorboard", (row for part in done for row in part.metrics))
         documents.write_atomically(place / "artifact.json", documents.dumps(artifact))
         for folder in sorted((place / "model").glob("seed-*")):
             card = model_card(artifact, arm.config, int(folder.name.removeprefix("seed-")))
