@@ -33,6 +33,7 @@ from posttrain.rewards.base import RewardError
 from posttrain.tracking import judge
 
 PACKAGE = Path(posttrain.__file__).parent
+PREPARING, MEASURING = "preparing", "measuring the start"  # stages of a run in which no update is made
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,7 @@ class Watch:
     start: Callable[[int, int], None] = lambda units, steps: None
     step: Callable[[Mapping[str, Any]], None] = lambda row: None
     unit: Callable[[int], None] = lambda unit: None
+    stage: Callable[[str], None] = lambda text: None  # what is being done before there is a row to tell of
 
 
 def conduct(
@@ -65,7 +67,9 @@ def conduct(
     if complete is not None:
         if ranks.main:
             sweep(experiment, complete.folder)
+            print(f"posttrain: {complete.folder} is complete already; nothing was run again", file=sys.stderr)
         return complete
+    watch.stage(PREPARING)
     preflight(experiment)
     folder = ranks.gather(output or default_folder(experiment))[0]
     session = _Session(experiment, folder, ranks, jobs, tuple(plugins), watch, tuple(argv), save_steps)
@@ -184,6 +188,8 @@ class _Session:
 
     def _perform(self, units: Sequence[Unit]) -> list[Done]:
         self.watch.start(len(units), sum(int(unit.config["steps"]) for unit in units))
+        if self.jobs == 1:  # other processes tell of nothing but finished units
+            self.watch.stage(MEASURING)
         return perform_all(units, self.ranks, self.jobs, self.watch.unit, self.watch.step)
 
     def _tune(self) -> tuple[list[Arm], dict[str, list[dict[str, float]]]]:

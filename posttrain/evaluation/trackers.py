@@ -116,8 +116,10 @@ class Trackio:
 
     def close(self) -> None:
         """Writes what is queued."""
+        import trackio
+
         with redirect_stdout(sys.stderr):
-            self.run.finish()
+            trackio.finish()  # and not the run's own, which would be finished once more when the process ends
 
 
 # By the name in `report_to`, which settings.TRACKERS lists.

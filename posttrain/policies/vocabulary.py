@@ -27,7 +27,7 @@ class Vocabulary:
         return len(self.tokens)
 
     def text(self, index: int) -> str:
-        """One token by itself; bytes that are no whole character as `\\xNN`, an id that stands for nothing in brackets."""
+        """One token by itself; bytes that are no whole character as `\\xNN`, `<id>` for nothing."""
         token = _at(self, index)
         return f"<{index}>" if token is None else token.decode(errors="backslashreplace")
 
