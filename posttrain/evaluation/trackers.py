@@ -69,7 +69,7 @@ class WandB:
     """
 
     def __init__(self, run: Tracked) -> None:
-        import wandb
+        import wandb  # pyright: ignore[reportMissingImports]
 
         self.run = wandb.init(
             project=os.environ.get("WANDB_PROJECT", PROJECT),
@@ -98,7 +98,7 @@ class Trackio:
     """A local-first run of trackio; its name is its identity, so it holds the id."""
 
     def __init__(self, run: Tracked) -> None:
-        import trackio
+        import trackio  # pyright: ignore[reportMissingImports]
 
         name = f"{run.arm}-seed-{run.seed}-{run.id}"
         group = run.folder.resolve().name
@@ -116,7 +116,7 @@ class Trackio:
 
     def close(self) -> None:
         """Writes what is queued."""
-        import trackio
+        import trackio  # pyright: ignore[reportMissingImports]
 
         with redirect_stdout(sys.stderr):
             trackio.finish()  # and not the run's own, which would be finished once more when the process ends
