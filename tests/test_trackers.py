@@ -35,14 +35,51 @@ def _pinned():
 
 
 # The signatures of wandb 0.31 and trackio 0.43, as far as anybody could call them by keyword.
-WANDB_INIT = (
-    "entity project dir id name notes tags config config_exclude_keys config_include_keys allow_val_change group "
-    "job_type mode force reinit resume resume_from fork_from save_code tensorboard sync_tensorboard monitor_gym settings"
-).split()
-TRACKIO_INIT = (
-    "name group space_id server_url dataset_id bucket_id config resume settings private embed auto_log_gpu "
-    "gpu_log_interval auto_log_cpu cpu_log_interval webhook_url webhook_min_level"
-).split()
+WANDB_INIT = [
+    "entity",
+    "project",
+    "dir",
+    "id",
+    "name",
+    "notes",
+    "tags",
+    "config",
+    "config_exclude_keys",
+    "config_include_keys",
+    "allow_val_change",
+    "group",
+    "job_type",
+    "mode",
+    "force",
+    "reinit",
+    "resume",
+    "resume_from",
+    "fork_from",
+    "save_code",
+    "tensorboard",
+    "sync_tensorboard",
+    "monitor_gym",
+    "settings",
+]
+TRACKIO_INIT = [
+    "name",
+    "group",
+    "space_id",
+    "server_url",
+    "dataset_id",
+    "bucket_id",
+    "config",
+    "resume",
+    "settings",
+    "private",
+    "embed",
+    "auto_log_gpu",
+    "gpu_log_interval",
+    "auto_log_cpu",
+    "cpu_log_interval",
+    "webhook_url",
+    "webhook_min_level",
+]
 
 
 class Server:
@@ -195,7 +232,7 @@ def test_a_service_gets_every_step_once_however_often_the_run_is_taken_up(servic
     for before in (3, 6, 7):
         interrupted(of, before)
     done = perform(of)
-    ((name, rows),) = server.rows.items()
+    ((_, rows),) = server.rows.items()
     assert [step for step, _ in rows] == list(range(1, STEPS + 1))
     numbers = [{key: value for key, value in row.items() if key not in ("seed", "step")} for row in done.metrics]
     assert [row for _, row in rows] == numbers

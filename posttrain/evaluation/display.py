@@ -60,7 +60,7 @@ class _Bar:
         if not self.tasks:
             self.bars.start()
             self.tasks = [self.bars.add_task(text, total=None)]
-        self.bars.update(self.tasks[0], description=text)
+        self.bars.update(self.tasks[0], description=text, refresh=True)
 
     def start(self, units: int, steps: int) -> None:
         for task in self.tasks:
