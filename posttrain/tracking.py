@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -201,7 +201,7 @@ class Evaluator:
         policy: Policy,
         reference: Policy,
         teacher: Policy | None,
-        seen: Callable[[Rollouts, Rewards], None] = lambda answers, accuracy: None,
+        seen: Callable[[Rollouts, Rewards], object] = lambda answers, accuracy: None,
     ) -> Point:
         """One point: accuracy and mean reward of the greedy answers, entropy and KL in nats per token.
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from posttrain.algorithms.base import Algorithm
 from posttrain.batch import Batch, Problem, Rewards, Rollouts, Scores, Signals, concatenate, concatenate_rewards
 from posttrain.functional.selection import keyed_uniforms
-from posttrain.microscope import token_rows
+from posttrain.microscope import answer_rows, token_rows
 from posttrain.optimization import Optimization, optimizer_of, restore, state_of
 from posttrain.phases import Phases
 from posttrain.policies.base import Policy, States
@@ -198,12 +198,8 @@ class Trainer:
         """Completions of the first held-out problems, drawn apart from the training stream."""
         problems = self.evaluator.problems[:count]
         drawn = self.policy.sample(problems, 1, np.random.default_rng([self.seed, 1]), self.seed, self.options.steps)
-        where = {"seed": self.seed, "step": self.options.steps, "decoding": "sampled"}
-        tokens = token_rows(self.algorithm, self.policy, self.teacher, problems, drawn)
-        return [
-            {**where, **_told(problem, text), **row}
-            for problem, text, row in zip(problems, drawn.texts, tokens, strict=True)
-        ]
+        rows = token_rows(self.algorithm, self.policy, self.teacher, problems, drawn)
+        return [{"seed": self.seed, "step": self.options.steps, "decoding": "sampled", **row} for row in rows]
 
     # -- one step ---------------------------------------------------------------------------------------------
 
@@ -387,20 +383,13 @@ class Trainer:
     def _evaluate(self, step: int) -> Point:
         with self.phases.measure("evaluate"):
             teacher = self.teacher.distribution() if self.teacher else None
-            given = (self.policy, self.reference, teacher, partial(self._keep_answers, step))
-            measure = partial(self.evaluator, *given)
+            measure = partial(self.evaluator, self.policy, self.reference, teacher, partial(self._keep_answers, step))
             point = self.ranks.together("the evaluation", measure)[0]
         require_finite(step, point)
         return point
 
     def _keep_answers(self, step: int, answers: Rollouts, accuracy: Rewards) -> None:
-        """Keeps the first greedy answers of an evaluation with their grades; null is an answer nobody could grade."""
-        grades = accuracy.values.masked_fill(~accuracy.valid, float("nan")).flatten().tolist()
-        where = {"seed": self.seed, "step": step, "decoding": "greedy"}
-        self.answers += [
-            {**where, **_told(problem, text), "accuracy": None if np.isnan(grade) else grade}
-            for problem, text, grade in zip(self.evaluator.problems[:SHOWN], answers.texts, grades, strict=False)
-        ]
+        self.answers += answer_rows(self.seed, step, self.evaluator.problems[:SHOWN], answers, accuracy)
 
 
 def _states_at(states: States | None, row: int, rows: int) -> States | None:
@@ -409,8 +398,3 @@ def _states_at(states: States | None, row: int, rows: int) -> States | None:
         return None
     start = row if row < len(states.hidden) else 0
     return States(states.hidden[start : start + rows], states.project)
-
-
-def _told(problem: Problem, completion: str) -> dict[str, Any]:
-    """A completion as text, with what it answers."""
-    return {"problem": problem.id, "prompt": problem.prompt, "completion": completion, "answer": problem.answer}

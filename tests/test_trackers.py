@@ -214,6 +214,20 @@ def test_after_a_kill_tensorboard_has_every_step_once_and_nothing_of_what_was_ab
     assert events(tmp_path / "tensorboard" / "seed-3") == expected(done.metrics)
 
 
+def test_a_reader_that_watches_purges_what_was_abandoned(tmp_path):
+    """The event with which a second writer begins, after a file that the reader has read already."""
+    from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+
+    run = trackers.Tracked(tmp_path, "grpo", 3, {}, "id")
+    starts = []
+    for _ in range(2):
+        trackers.TensorBoard(run).close()
+        (path,) = (tmp_path / "tensorboard" / "seed-3").iterdir()
+        found = [event for event in EventFileLoader(str(path)).Load() if event.HasField("session_log")]
+        starts.append([(event.session_log.status, event.step) for event in found])
+    assert starts == [[], [(1, 0)]]  # 1: START
+
+
 def test_another_future_leaves_nothing_in_tensorboard(tmp_path):
     """What an earlier process logged beyond its checkpoint is not shown, whatever it was."""
     run = trackers.Tracked(tmp_path, "grpo", 3, {}, "id")

@@ -13,6 +13,7 @@ from posttrain.evaluation.benchmark import Split
 from posttrain.evaluation.benchmark_conduct import Evaluated
 from posttrain.evaluation.conduct import Watch, conduct
 from posttrain.evaluation.sentences import sentences
+from posttrain.overrides import code_named
 from posttrain.registry import ConfigError, load_plugins
 
 

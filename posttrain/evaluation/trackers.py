@@ -43,13 +43,19 @@ class Tracked:
 
 
 class TensorBoard:
-    """Event files below `tensorboard/seed-N`. Steps of an earlier process are purged for readers, and written anew."""
+    """Event files below `tensorboard/seed-N`; those of an earlier process go, and their steps are written anew.
+
+    A reader that has them open already is told to purge every step it knows.
+    """
 
     def __init__(self, run: Tracked) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
         folder = run.folder / "tensorboard" / f"seed-{run.seed}"
-        self.writer = SummaryWriter(str(folder), purge_step=0 if folder.exists() else None, flush_secs=5)
+        earlier = list(folder.glob("events.out.tfevents.*"))
+        for path in earlier:
+            path.unlink()
+        self.writer = SummaryWriter(str(folder), purge_step=0 if earlier else None, flush_secs=5)
 
     def log(self, row: Row) -> None:
         """Every number of the row as a scalar."""
