@@ -201,11 +201,11 @@ class Evaluator:
         policy: Policy,
         reference: Policy,
         teacher: Policy | None,
-        seen: Callable[[Rollouts, Rewards], object] = lambda answers, accuracy: None,
+        seen: Callable[[Sequence[Problem], Rollouts, Rewards], object] = lambda problems, answers, accuracy: None,
     ) -> Point:
         """One point: accuracy and mean reward of the greedy answers, entropy and KL in nats per token.
 
-        `seen` is shown the answers and how they were graded for accuracy.
+        `seen` is shown the problems, the answers and how they were graded for accuracy.
         """
         answers = policy.greedy(self.problems)
         others = {"reference": reference} if teacher is None else {"reference": reference, "teacher": teacher}
@@ -221,7 +221,7 @@ class Evaluator:
         }
         if teacher is not None:
             point["kl_from_teacher"] = _mean(expected.kl["teacher"].tolist())
-        seen(answers, accuracy)
+        seen(self.problems, answers, accuracy)
         return point
 
 

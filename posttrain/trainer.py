@@ -388,8 +388,8 @@ class Trainer:
         require_finite(step, point)
         return point
 
-    def _keep_answers(self, step: int, answers: Rollouts, accuracy: Rewards) -> None:
-        self.answers += answer_rows(self.seed, step, self.evaluator.problems[:SHOWN], answers, accuracy)
+    def _keep_answers(self, step: int, problems: Sequence[Problem], answers: Rollouts, accuracy: Rewards) -> None:
+        self.answers += answer_rows(self.seed, step, problems[:SHOWN], answers, accuracy)
 
 
 def _states_at(states: States | None, row: int, rows: int) -> States | None:
