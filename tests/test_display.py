@@ -131,7 +131,7 @@ def language_model():
 
 
 def shown(found, config, capsys, monkeypatch) -> str:
-    monkeypatch.setenv("COLUMNS", "160")
+    monkeypatch.setenv("COLUMNS", "80")
     display.show(solo(config, None, []), Finished(Path("run"), found))
     return capsys.readouterr().out
 
@@ -139,15 +139,17 @@ def shown(found, config, capsys, monkeypatch) -> str:
 def test_the_tables_and_the_sentence_say_how_much_of_the_gap_was_closed(language_model, capsys, monkeypatch):
     """Shares 0.5 and 0.25: mean 0.375, half-width 12.7062 * 0.125 = 1.5883."""
     said = shown(artifact(0.75, 1.25), language_model, capsys, monkeypatch)
-    assert [line.split()[-1] for line in said.splitlines() if line.split()[:1] in (["3"], ["4"])] == ["0.500", "0.250"]
-    (row,) = [line for line in said.splitlines() if line.strip().startswith(LABEL)]
+    seeds, row = [line.strip() for line in said.splitlines() if line.strip().startswith(LABEL)]
+    assert seeds == f"{LABEL}, by seed  3: 0.500, 4: 0.250"
     assert row.split()[-5:] == ["0.0000", "0.3750", "+0.3750", "[-1.2133,", "+1.9633]"]
+    assert "…" not in said  # nothing is cut in a terminal of the usual width
     assert "0.375 was closed on average over 2 seeds (95 % t interval [-1.213, 1.963])." in said
 
 
 def test_without_a_gap_no_number_is_given(language_model, capsys, monkeypatch):
     said = shown(artifact(0.75, 0.25), language_model, capsys, monkeypatch)
-    (row,) = [line for line in said.splitlines() if line.strip().startswith(LABEL)]
+    seeds, row = [line.strip() for line in said.splitlines() if line.strip().startswith(LABEL)]
+    assert seeds == f"{LABEL}, by seed  3: 0.500, 4: undefined"
     assert row.split()[-4:] == ["–", "undefined", "–", "–"]
     assert "is undefined: in 1 of 2 seeds the teacher is not more accurate than the start." in said
 

@@ -91,7 +91,9 @@ def show(experiment: Experiment, finished: Finished) -> None:
     artifact = finished.artifact
     print_title(console, experiment, artifact)
     gap = gap_closed(artifact)
-    console.print(_seeds(artifact["runs"], gap))
+    console.print(_seeds(artifact["runs"]))
+    if gap is not None:
+        console.print(gap_words(gap), soft_wrap=True, markup=False)
     console.print(_overall(artifact["runs"], gap))
     if artifact.get("comparison"):
         console.print(_comparisons(artifact, finished.arms))
@@ -121,25 +123,22 @@ def _present(runs: Sequence[Mapping[str, Any]]) -> list[str]:
     return [name for name in METRICS if all(run["baseline"].get(name) is not None for run in runs)]
 
 
-def _seeds(runs: Sequence[Mapping[str, Any]], gap: Gap | None) -> Table:
+def _seeds(runs: Sequence[Mapping[str, Any]]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, title="per seed: before→after", title_justify="left", title_style="")
     table.add_column("seed", justify="right")
     names = _present(runs)
     for name in names:
         table.add_column(METRICS[name], justify="right")
-    if gap is not None:
-        table.add_column(LABEL, justify="right")
     for run in runs:
         cells = [f"{run['baseline'][name]:.3f}→{run['final'][name]:.3f}" for name in names]
-        if gap is not None:
-            cells.append(share_words(gap.shares[run["seed"]]))
         table.add_row(str(run["seed"]), *cells)
     return table
 
 
-def share_words(share: float | None) -> str:
-    """A share of the gap to the teacher; a word where there is no gap."""
-    return "undefined" if share is None else f"{share:.3f}"
+def gap_words(gap: Gap) -> str:
+    """The share of each seed on a line of its own, since the table fills a terminal; a word where there is no gap."""
+    shares = [f"{seed}: {'undefined' if share is None else f'{share:.3f}'}" for seed, share in gap.shares.items()]
+    return f"{LABEL}, by seed  {', '.join(shares)}"
 
 
 def _overall(runs: Sequence[Mapping[str, Any]], gap: Gap | None) -> Table:
