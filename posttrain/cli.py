@@ -210,6 +210,8 @@ def _compare(options: argparse.Namespace, words: list[str]) -> int:
 
 def _conduct(options: argparse.Namespace, words: list[str], build: Any) -> int:
     """Builds the experiment (every mistake surfaces here), runs it and prints what it found."""
+    if sys.stderr.isatty() and os.environ.get("RANK", "0") == "0":
+        print("preparing", end="\r", file=sys.stderr, flush=True)  # the imports take seconds; the bar takes its place
     from posttrain import ranks
     from posttrain.evaluation import display, parts
     from posttrain.evaluation.conduct import command_line, conduct

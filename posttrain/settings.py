@@ -25,7 +25,7 @@ TIERS = {"l0": "l0_smoke", "l1": "l1_mechanism", "l2": "l2_tiny_lm", "l3": "l3_r
 REAL: dict[str, Any] = {"tier": "l3", "learning_rate": 1e-5, "teacher": None, "policy": {"name": "causal_lm"}}
 # The smoke tier: a few steps of the mechanism tier's configuration.
 SMOKE: dict[str, Any] = {"tier": "l0", "steps": 10, "seeds": [0, 1], "tune": None, "note": None}
-TRACKERS = ("tensorboard",)  # beside metrics.jsonl, which is always written
+TRACKERS = ("tensorboard", "wandb", "trackio")  # beside metrics.jsonl, which is always written
 COMPONENTS: dict[str, Registry] = {
     "algorithm": registry.algorithms,
     "policy": registry.policies,
@@ -244,7 +244,8 @@ def _check_report(config: TrainConfig) -> None:
     for name in config.report_to:
         if name not in TRACKERS:
             raise ConfigError(f"report_to: unknown tracker `{name}`.{did_you_mean(name, TRACKERS)}")
-        if importlib.util.find_spec(name) is None:
+        found = importlib.util.find_spec(name)
+        if found is None or found.origin is None:  # without one it is a mere folder, such as wandb leaves behind
             raise ConfigError(f"report_to: `{name}` is not installed. Write: pip install 'posttrain[{name}]'")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -189,8 +189,17 @@ class Evaluator:
     accuracy: Grader
     reward: Grader
 
-    def __call__(self, policy: Policy, reference: Policy, teacher: Policy | None) -> Point:
-        """One point: accuracy and mean reward of the greedy answers, entropy and KL in nats per token."""
+    def __call__(
+        self,
+        policy: Policy,
+        reference: Policy,
+        teacher: Policy | None,
+        seen: Callable[[Sequence[Problem], Rollouts, Rewards], object] = lambda problems, answers, accuracy: None,
+    ) -> Point:
+        """One point: accuracy and mean reward of the greedy answers, entropy and KL in nats per token.
+
+        `seen` is shown the problems, the answers and how they were graded for accuracy.
+        """
         answers = policy.greedy(self.problems)
         others = {"reference": reference} if teacher is None else {"reference": reference, "teacher": teacher}
         expected = policy.expectations(self.problems, others)
@@ -205,6 +214,7 @@ class Evaluator:
         }
         if teacher is not None:
             point["kl_from_teacher"] = _mean(expected.kl["teacher"].tolist())
+        seen(self.problems, answers, accuracy)
         return point
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from posttrain.algorithms.base import Algorithm
 from posttrain.batch import Batch, Problem, Rewards, Rollouts, Scores, Signals, concatenate, concatenate_rewards
 from posttrain.functional.selection import keyed_uniforms
-from posttrain.microscope import token_rows
+from posttrain.microscope import answer_rows, token_rows
 from posttrain.optimization import Optimization, optimizer_of, restore, state_of
 from posttrain.phases import Phases
 from posttrain.policies.base import Policy, States
@@ -36,6 +36,7 @@ from posttrain.tracking import (
     track_update,
 )
 
+SHOWN = 4  # held-out problems whose answers are kept as text
 SOURCE_STREAM = 3  # the coins that choose between the student's completions and data rows
 
 
@@ -75,6 +76,7 @@ class Trainer:
         self.completed = 0  # steps
         self.baseline: Point | None = None
         self.history: list[dict[str, float]] = []
+        self.answers: list[dict[str, Any]] = []  # greedy ones to the first held-out problems, of every evaluation
         self.diagnostics: dict[str, float] = {}
         self.parameters = [p for p in self.policy.parameters() if p.requires_grad]
         self.optimizer, self.scheduler = optimizer_of(self.parameters, self.options)
@@ -109,6 +111,7 @@ class Trainer:
             "completed": self.completed,
             "baseline": self.baseline,
             "history": self.history,
+            "answers": self.answers,
             "diagnostics": self.diagnostics,
             "counters": [self.critic_updates, self.refills],
             "failures": [list(step) for step in self.watch.steps],
@@ -126,6 +129,7 @@ class Trainer:
         """Goes on from `state_dict` of a trainer that was assembled alike."""
         self.completed, self.baseline = state["completed"], state["baseline"]
         self.history, self.diagnostics = list(state["history"]), state["diagnostics"]
+        self.answers = list(state["answers"])
         self.critic_updates, self.refills = state["counters"]
         self.watch = FailureWatch(steps=deque((samples, failed) for samples, failed in state["failures"]))
         self.phases.load_state_dict(state["phases"])
@@ -190,16 +194,12 @@ class Trainer:
         flat = [p.grad if p.grad is not None else torch.zeros_like(p) for p in self.parameters]
         return torch.cat([gradient.flatten() for gradient in flat]).clone()
 
-    def samples(self, count: int = 4) -> list[dict[str, Any]]:
+    def samples(self, count: int = SHOWN) -> list[dict[str, Any]]:
         """Completions of the first held-out problems, drawn apart from the training stream."""
         problems = self.evaluator.problems[:count]
         drawn = self.policy.sample(problems, 1, np.random.default_rng([self.seed, 1]), self.seed, self.options.steps)
-        where = {"seed": self.seed, "step": self.options.steps}
-        tokens = token_rows(self.algorithm, self.teacher, problems, drawn)
-        return [
-            {**where, "problem": p.id, "prompt": p.prompt, "completion": text, "answer": p.answer, **row}
-            for p, text, row in zip(problems, drawn.texts, tokens, strict=True)
-        ]
+        rows = token_rows(self.algorithm, self.policy, self.teacher, problems, drawn)
+        return [{"seed": self.seed, "step": self.options.steps, "decoding": "sampled", **row} for row in rows]
 
     # -- one step ---------------------------------------------------------------------------------------------
 
@@ -383,10 +383,13 @@ class Trainer:
     def _evaluate(self, step: int) -> Point:
         with self.phases.measure("evaluate"):
             teacher = self.teacher.distribution() if self.teacher else None
-            measure = partial(self.evaluator, self.policy, self.reference, teacher)
+            measure = partial(self.evaluator, self.policy, self.reference, teacher, partial(self._keep_answers, step))
             point = self.ranks.together("the evaluation", measure)[0]
         require_finite(step, point)
         return point
+
+    def _keep_answers(self, step: int, problems: Sequence[Problem], answers: Rollouts, accuracy: Rewards) -> None:
+        self.answers += answer_rows(self.seed, step, problems[:SHOWN], answers, accuracy)
 
 
 def _states_at(states: States | None, row: int, rows: int) -> States | None:

@@ -36,7 +36,7 @@ ARROWS = {
     "rewards.base": "batch",
     "rewards": "batch registry ranges rewards.base",
     "tracking": "batch ranks registry policies.base rewards.base",
-    "microscope": "batch algorithms.base teachers.base",
+    "microscope": "batch algorithms.base policies.base teachers.base",
     "phases": "",
     "stopping": "",
     "optimization": "ranges",

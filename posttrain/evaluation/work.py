@@ -95,7 +95,10 @@ def _perform(unit: Unit, step: Callable[[Mapping[str, Any]], None], ranks: Ranks
         saver.after(row)
 
     trainer.report = report
-    outcome = trainer.run()
+    try:
+        outcome = trainer.run()
+    finally:
+        saver.trackers.close()
     before, after = outcome.baseline["accuracy"], outcome.final["accuracy"]
     run = {
         "algorithm": unit.arm,
@@ -132,7 +135,7 @@ def _perform(unit: Unit, step: Callable[[Mapping[str, Any]], None], ranks: Ranks
 
         measured = {name: float(probe(fresh, trainer)) for name, probe in found.probes.items()}
         run["measures"] = run.get("measures", {}) | measured
-    return Done(run, saver.metrics, trainer.samples(), outcome.phases.state_dict())
+    return Done(run, saver.metrics, [*trainer.answers, *trainer.samples()], outcome.phases.state_dict())
 
 
 def _counters(outcome: Outcome) -> dict[str, int]:
