@@ -13,6 +13,7 @@ from posttrain.evaluation.benchmark import Split
 from posttrain.evaluation.benchmark_conduct import Evaluated
 from posttrain.evaluation.conduct import Watch, conduct
 from posttrain.evaluation.sentences import sentences
+from posttrain.overrides import code_named
 from posttrain.registry import load_plugins
 
 
@@ -72,7 +73,7 @@ def train(
     **options: Any,
 ) -> Artifact:
     """`posttrain train`: options are settings (`seeds="42-53"`, `learning_rate=0.02`; dotted ones in a `**{...}`)."""
-    loaded = load_plugins(plugins)
+    loaded = load_plugins([*plugins, *code_named(options)])
     tier = settings.tier_of(tier, options)
     resolved = settings.load(algorithm, tier, config, options)
     made = experiment.solo(resolved, settings.config_path(algorithm, tier, config), _words(options))
@@ -89,7 +90,7 @@ def compare(
     **options: Any,
 ) -> Artifact:
     """`posttrain compare`: the artifact of the first algorithm, with its paired comparisons."""
-    loaded = load_plugins(plugins)
+    loaded = load_plugins([*plugins, *code_named(options)])
     options = {"seeds": "42-53", **options}
     tier = settings.tier_of(tier, options)
     resolved = [settings.load(algorithm, tier, config, options) for algorithm in algorithms]
@@ -100,7 +101,7 @@ def reproduce(
     algorithm: str, *, output: str | Path | None = None, plugins: Sequence[str] = (), jobs: int = 1, **options: Any
 ) -> Artifact:
     """`posttrain reproduce`: the algorithm's artifact with its claims decided."""
-    loaded = load_plugins(plugins)
+    loaded = load_plugins([*plugins, *code_named(options)])
     return _run(experiment.study(algorithm, options), output, loaded, jobs)
 
 

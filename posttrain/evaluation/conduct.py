@@ -30,6 +30,7 @@ from posttrain.evaluation.trackers import write_tensorboard
 from posttrain.evaluation.work import Done, Unit, perform_all
 from posttrain.ranks import Ranks
 from posttrain.registry import ConfigError, Plugin
+from posttrain.rewards.base import RewardError
 from posttrain.tracking import judge
 
 PACKAGE = Path(posttrain.__file__).parent
@@ -101,9 +102,11 @@ def preflight(experiment: Experiment) -> None:
             trainer = assemble(arm.config, arm.config.seeds[0], folder=Path(scratch))
             problems = list(trainer.problems[:1])
             rollouts = trainer._draw(problems, 0)
-            for grader in (trainer.grader, trainer.evaluator.accuracy, trainer.evaluator.reward):
-                if grader is not None:
+            for grader in filter(None, (trainer.grader, trainer.evaluator.accuracy, trainer.evaluator.reward)):
+                try:
                     judge(grader, problems, rollouts)
+                except RewardError as error:  # nothing has run yet: what breaks its contract is wrong input
+                    raise ConfigError(str(error)) from error
 
 
 def _smoke_checks(arm: Arm) -> list[dict[str, Any]]:
