@@ -133,7 +133,7 @@ def evaluate(
     **options: Any,
 ) -> Evaluated:
     """`posttrain eval`: a run's models, a model folder, a tiny model or a hub id on the items of a dataset."""
-    loaded = load_plugins(plugins)
+    loaded = load_plugins([*plugins, *code_named(options)])
     subject = checkpoints.locate(str(model), seed)
     resolved = benchmark.resolve(subject, _words(options), benchmark.Asked(dataset, split, samples, tuple(k)))
     rival = checkpoints.rival_of(None if against is None else str(against), seed)
