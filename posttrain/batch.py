@@ -143,16 +143,15 @@ class Rewards:
         broken = [failure is not None and failure.broke_down for failure in self.failures]
         return ~torch.tensor(broken).view_as(self.valid) if broken else torch.ones_like(self.valid)
 
-    def groups(self, index: slice) -> Rewards:
-        """The groups `index` (a slice of problems)."""
-        size = self.values.shape[1]
-        start, stop, _ = index.indices(len(self.values))
+    def take(self, groups: Sequence[int]) -> Rewards:
+        """The given groups, in their order."""
+        size, index = self.values.shape[1], torch.tensor(list(groups), dtype=torch.int64)
         return Rewards(
             self.values[index],
             self.valid[index],
             None if self.answered is None else self.answered[index],
-            self.failures[start * size : stop * size],
-            {name: part.groups(index) for name, part in self.parts.items()},
+            tuple(self.failures[group * size + i] for group in groups for i in range(size)) if self.failures else (),
+            {name: part.take(groups) for name, part in self.parts.items()},
         )
 
 

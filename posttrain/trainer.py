@@ -15,8 +15,9 @@ from torch import Tensor
 from posttrain.algorithms.base import Algorithm
 from posttrain.batch import Batch, Problem, Rewards, Rollouts, Scores, Signals, concatenate, concatenate_rewards
 from posttrain.functional.selection import keyed_uniforms
-from posttrain.microscope import answer_rows, token_rows
-from posttrain.optimization import Optimization, optimizer_of, restore, state_of
+from posttrain.judging import FailureWatch, count_outcomes, judge
+from posttrain.microscope import token_rows
+from posttrain.optimization import Optimization, optimizer_of
 from posttrain.phases import Phases
 from posttrain.policies.base import Policy, States
 from posttrain.ranks import Ranks
@@ -24,17 +25,7 @@ from posttrain.registry import ConfigError
 from posttrain.rewards.base import Grader
 from posttrain.shares import Shares, drawn, shares
 from posttrain.teachers.base import Events, Teacher
-from posttrain.tracking import (
-    Averages,
-    Evaluator,
-    FailureWatch,
-    Point,
-    describe,
-    judge_together,
-    require_finite,
-    track_step,
-    track_update,
-)
+from posttrain.tracking import Averages, Evaluator, Point, require_finite, track_step, track_update
 
 SHOWN = 4  # held-out problems whose answers are kept as text
 SOURCE_STREAM = 3  # the coins that choose between the student's completions and data rows
@@ -83,7 +74,7 @@ class Trainer:
         self.critic_updates = self.refills = 0
         self.stored: list[Rollouts] | None = None
         self.watch = FailureWatch()
-        self.described: dict[str, float] = {}  # the step's completions and outcomes, for its row alone
+        self.counted: dict[str, int] = {}  # the step's outcomes, for its row alone
 
     def run(self) -> Outcome:
         """Trains to the end, from where it stands; raises NonFinite where a number is lost."""
@@ -98,7 +89,7 @@ class Trainer:
             if due:
                 self.history.append({**row, **self._evaluate(step)})
             self.completed = step
-            measured = {**self.diagnostics, **self.described, **(self.history[-1] if due else {})}
+            measured = {**self.diagnostics, **self.counted, **(self.history[-1] if due else {})}
             self.report({"seed": self.seed, **row, **measured})
         final = {name: value for name, value in self.history[-1].items() if name not in ("step", "loss")}
         counted = (Events.over(self._events()), self.critic_updates, self.refills)
@@ -131,7 +122,7 @@ class Trainer:
         self.history, self.diagnostics = list(state["history"]), state["diagnostics"]
         self.answers = list(state["answers"])
         self.critic_updates, self.refills = state["counters"]
-        self.watch = FailureWatch(steps=deque((samples, failed) for samples, failed in state["failures"]))
+        self.watch.load(state["failures"])
         self.phases.load_state_dict(state["phases"])
         restore(state, self.parameters, self.optimizer, self.scheduler)
         self.stream.bit_generator.state = state["stream"]
@@ -154,7 +145,7 @@ class Trainer:
             problems, rollouts, rewards = self._collect(step)
         self.phases.count("sample", int(rollouts.mask.sum()))
         signals, states = self._signals(problems, rollouts, rewards)
-        self.described = describe(rollouts, signals.rewards)
+        self.counted = {} if signals.rewards is None else count_outcomes(signals.rewards)
         batch = self._prepared(rollouts, signals)
         whole, shared = Averages(), Averages()  # the step as every rank sees it; what each rank adds from its rows
         track_step(whole, rollouts, batch, signals, own=self.algorithm.rollouts == "sample")
@@ -211,10 +202,7 @@ class Trainer:
         return problems, self._draw(problems, step)
 
     def _collect(self, step: int) -> tuple[list[Problem], Rollouts, Rewards | None]:
-        """A step's completions, with their rewards if they were asked for.
-
-        Where the algorithm turns groups down, others are drawn, up to `max_refills` times.
-        """
+        """A step's completions. Where the algorithm turns groups down by their rewards, up to `max_refills` others."""
         problems, rollouts = self._rollouts(step)
         if not self.algorithm.refills:
             return problems, rollouts, None
@@ -226,12 +214,12 @@ class Trainer:
                 # A step number of its own, so that the new completions have keys of their own.
                 problems, rollouts = self._rollouts(step + refill * self.options.steps)
                 self.refills += 1
-            rewards = self._judge(problems, rollouts)
+            rewards = self._judged(problems, rollouts)
             for group, good in enumerate(self.algorithm.accept(rollouts, rewards).tolist()):
                 if good and len(chosen) < self.options.problems_per_step:
                     chosen.append(problems[group])
                     rows = slice(group * rollouts.group_size, (group + 1) * rollouts.group_size)
-                    kept.append((rollouts.rows(rows), rewards.groups(slice(group, group + 1))))
+                    kept.append((rollouts.rows(rows), rewards.take([group])))
             if len(chosen) == self.options.problems_per_step:
                 break
         # Where too few groups teach anything, the step trains on those there are, or on the last ones drawn.
@@ -239,13 +227,6 @@ class Trainer:
             return problems, rollouts, rewards
         parts, judged = zip(*kept, strict=True)
         return chosen, concatenate(parts, range(len(parts))), concatenate_rewards(judged)
-
-    def _judge(self, problems: list[Problem], rollouts: Rollouts) -> Rewards:
-        """The rewards of some completions, the same on every rank; stops the run where judging breaks down."""
-        with self.phases.measure("reward"):
-            rewards = judge_together(self.grader, problems, rollouts, self.ranks)
-        self.watch.add(rewards)
-        return rewards
 
     def _draw(self, problems: list[Problem], step: int) -> Rollouts:
         """The student's completions, data rows, or a mixture by one coin per problem."""
@@ -276,6 +257,16 @@ class Trainer:
     def _shares(self, rollouts: Rollouts) -> Shares:
         return shares(rollouts.groups, self.options.minibatch_problems, self.ranks)
 
+    def _judged(self, problems: list[Problem], rollouts: Rollouts) -> Rewards:
+        """Rewards of the whole step, each rank having graded its groups; stops a run whose judging breaks down."""
+        held = self._shares(rollouts)
+        mine = [problems[group] for group in held.mine]
+        name = f"the reward function {getattr(self.grader, '__name__', type(self.grader).__name__)}"
+        with self.phases.measure("reward"):
+            rewards = held.gathered(name, 1, lambda: judge(self.grader, mine, held.own(rollouts)))
+        self.watch.add(rewards)
+        return rewards
+
     @torch.no_grad()
     def _signals(
         self, problems: list[Problem], rollouts: Rollouts, rewards: Rewards | None = None
@@ -305,7 +296,7 @@ class Trainer:
                 reference = held.gathered("the reference", size, lambda: self.reference.targets(own, own.mask))
                 self.phases.count("score", int(own.mask.sum()))
         if rewards is None and "rewards" in needs:
-            rewards = self._judge(problems, rollouts)
+            rewards = self._judged(problems, rollouts)
         return Signals(rewards, targets, reference, student if "student" in needs else None), states
 
     def _prepared(self, rollouts: Rollouts, signals: Signals) -> Batch:

@@ -35,15 +35,16 @@ ARROWS = {
     "data": "batch registry ranges",
     "rewards.base": "batch",
     "rewards": "batch registry ranges rewards.base",
-    "tracking": "batch ranks registry policies.base rewards.base",
-    "microscope": "batch algorithms.base policies.base teachers.base",
+    "judging": "batch rewards.base",
+    "tracking": "batch ranks judging policies.base rewards.base",
+    "microscope": "batch algorithms.base teachers.base",
     "phases": "",
     "stopping": "",
     "optimization": "ranges",
     "checkpoint": "artifacts registry",
     "shares": "batch ranks",
     "trainer": (
-        "batch tracking ranks shares registry functional microscope optimization phases "
+        "batch tracking judging ranks shares registry functional microscope optimization phases "
         "policies.base teachers.base algorithms.base rewards.base"
     ),
     "settings": "registry ranges optimization conversion overrides",

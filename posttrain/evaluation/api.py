@@ -14,7 +14,7 @@ from posttrain.evaluation.benchmark_conduct import Evaluated
 from posttrain.evaluation.conduct import Watch, conduct
 from posttrain.evaluation.sentences import sentences
 from posttrain.overrides import code_named
-from posttrain.registry import ConfigError, load_plugins
+from posttrain.registry import load_plugins
 
 
 @dataclass(frozen=True)
@@ -74,10 +74,7 @@ def train(
     save_steps: int | None = None,
     **options: Any,
 ) -> Artifact:
-    """`posttrain train`: options are settings (`seeds="42-53"`, `learning_rate=0.02`; dotted ones in a `**{...}`).
-
-    With `resume` it goes on with what lies in `output`; `save_steps` counts the updates between checkpoints.
-    """
+    """`posttrain train`: options are settings (`seeds="42-53"`, `learning_rate=0.02`; dotted ones in a `**{...}`)."""
     loaded = load_plugins([*plugins, *code_named(options)])
     tier = settings.tier_of(tier, options)
     resolved = settings.load(algorithm, tier, config, options)
@@ -116,7 +113,7 @@ def reproduce(
 ) -> Artifact:
     """`posttrain reproduce`: the algorithm's artifact with its claims decided."""
     loaded = load_plugins([*plugins, *code_named(options)])
-    return _run(experiment.study(algorithm, options), output, loaded, jobs, resume, save_steps)
+    return _run(experiment.study(algorithm, options), output, loaded, jobs)
 
 
 def evaluate(
@@ -133,7 +130,7 @@ def evaluate(
     **options: Any,
 ) -> Evaluated:
     """`posttrain eval`: a run's models, a model folder, a tiny model or a hub id on the items of a dataset."""
-    loaded = load_plugins(plugins)
+    loaded = load_plugins([*plugins, *code_named(options)])
     subject = checkpoints.locate(str(model), seed)
     resolved = benchmark.resolve(subject, _words(options), benchmark.Asked(dataset, split, samples, tuple(k)))
     rival = checkpoints.rival_of(None if against is None else str(against), seed)

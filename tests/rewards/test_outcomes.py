@@ -1,7 +1,6 @@
 """Values, missing answers, things not judged, errors and timeouts: told apart, counted, and bounded (R12)."""
 
 import math
-import re
 from dataclasses import dataclass
 
 import pytest
@@ -11,22 +10,15 @@ from posttrain import settings
 from posttrain.assembly import assemble
 from posttrain.batch import Batch, Failure, Problem, Rewards, Rollouts, Signals, concatenate_rewards
 from posttrain.functional.advantages import group_zscore
+from posttrain.judging import FailureWatch, count_outcomes, judge
 from posttrain.ranks import Ranks
 from posttrain.registry import ConfigError
 from posttrain.rewards.base import RewardError, Verdict
 from posttrain.rewards.exact import Exact
 from posttrain.rewards.numeric import Numeric
 from posttrain.rewards.weighted import Sum
-from posttrain.tracking import (
-    Averages,
-    FailureWatch,
-    accuracy_of,
-    count_outcomes,
-    describe,
-    judge,
-    judge_together,
-    track_step,
-)
+from posttrain.shares import shares
+from posttrain.tracking import Averages, accuracy_of, track_step
 
 ERROR, TIMEOUT, UNSCORED = Failure("down", "error"), Failure("late", "timeout"), Failure("nothing to say")
 
@@ -182,7 +174,7 @@ def test_held_out_an_answer_nobody_can_read_is_not_right_and_a_breakdown_is_neit
 def test_rewards_are_cut_into_groups_and_put_together_again():
     says = (1, None, ERROR, Verdict(0.0, False), 0.5, 1, Verdict(1.0, True), TIMEOUT)
     whole = judged(Sum((F1(says), F2(says[::-1]))), 2)
-    again = concatenate_rewards([whole.groups(slice(0, 1)), whole.groups(slice(1, 2))])
+    again = concatenate_rewards([whole.take([0]), whole.take([1])])
     assert again.failures == whole.failures
     assert again.parts["F1"].failures == whole.parts["F1"].failures
     for name in ("values", "valid", "answered"):
@@ -288,55 +280,33 @@ def test_what_was_counted_goes_on_after_a_checkpoint():
     assert list(other.watch.steps) == [(32, 0), (8, 1)]
 
 
-def test_br_03_lengths_are_those_drawn_and_cuts_are_counted():
-    """BR-03: lengths 4 and 8, the second cut at the limit: mean 6.0, truncated 0.5, whatever the loss leaves out."""
-    drawn = rollouts(1, 2)
-    mask = torch.arange(8) < torch.tensor([[4], [8]])
-    zeros = torch.zeros(2, 8, dtype=torch.float64)
-    long = Rollouts(
-        drawn.prompt_ids, drawn.prompt_mask, zeros.long(), mask, zeros, zeros, torch.tensor([False, True]), *[
-            getattr(drawn, name) for name in ("texts", "problem_ids", "group_size", "source", "keys")
-        ]
-    )  # fmt: skip
-    found = describe(long, None)
-    assert (found["completion_length"], found["truncated"]) == (6.0, 0.5)
-
-
 # -- ranks ------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Apart(Ranks):
-    """One of two ranks, with the other's answer."""
+    """One of two ranks, with what the other would say."""
 
     other: object = None
 
     def gather(self, value):
-        return [value, self.other] if self.rank == 0 else [self.other, value]
+        return [value, (self.other, None)] if self.rank == 0 else [(self.other, None), value]
 
 
 def test_ranks_judge_their_groups_and_all_have_all_rewards():
-    problems, drawn = [Problem(str(i), "", "") for i in range(3)], rollouts(3, 2)
-    grader = F1((1, 0, 0.5, None, ERROR, 1))
+    """Minibatches of two groups: rank 0 trains on groups 0 and 2, rank 1 on groups 1 and 3."""
+    problems, drawn = [Problem(str(i), "", "") for i in range(4)], rollouts(4, 2)
+    grader = Sum((F1((1, 0, 0.5, None, ERROR, 1, 1, 1)), F2((1, Verdict(0.0, False), 1, 0, 1, 1, 1, TIMEOUT))))
     whole = judge(grader, problems, drawn)
-    first, second = whole.groups(slice(0, 1)), whole.groups(slice(1, 3))
-    for rank, other in ((0, second), (1, first)):
-        found = judge_together(grader, problems, drawn, Apart(rank, 2, (other, None)))
-        assert torch.equal(found.values, whole.values)
-        assert torch.equal(found.valid, whole.valid)
+    for rank, mine, others in ((0, [0, 2], [1, 3]), (1, [1, 3], [0, 2])):
+        held = shares(4, 2, Apart(rank, 2, whole.take(others)))
+        assert held.mine == tuple(mine)
+        own = [problems[group] for group in mine]
+        found = held.gathered("judging", 1, lambda own=own, held=held: judge(grader, own, held.own(drawn)))
+        for name in ("values", "valid", "answered"):
+            assert torch.equal(getattr(found, name), getattr(whole, name))
         assert found.failures == whole.failures
-
-
-def test_br_20_c_an_error_on_one_rank_is_raised_on_all_with_its_rank():
-    """BR-20 (c): rank 1 alone cannot judge; both stop, and both say who and why."""
-    problems, drawn = [Problem(str(i), "", "") for i in range(2)], rollouts(2, 2)
-    message = r"rank 1 of 2 failed in the reward function F1: (RewardError: reward `F1`, sample 0 .* found 'yes')"
-    with pytest.raises(RuntimeError, match=message) as raised:
-        judge_together(F1((1, 1, "yes", 1)), problems, drawn, Apart(1, 2, (judged(F1((1, 1)), 1, 2), None)))
-    failure = re.search(message, str(raised.value))
-    assert failure is not None
-    with pytest.raises(RuntimeError, match=message):
-        judge_together(F1((1, 1, 1, 1)), problems, drawn, Apart(0, 2, (None, failure[1])))
+        assert found.parts["F1"].failures == whole.parts["F1"].failures
 
 
 def test_names_of_rewards_are_those_they_are_registered_under():
