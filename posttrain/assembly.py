@@ -72,9 +72,8 @@ def assemble(
     teacher = None
     if config.teacher is not None:
         known = {name: build(name, False) for name in drawn.checkpoints}
-        teacher = config.teacher.build(
-            Surroundings(student, known, folder, load if isinstance(config.policy, CausalLM) else None)
-        )
+        loads = load if isinstance(config.policy, CausalLM) else None
+        teacher = config.teacher.build(Surroundings(student, known, folder, loads, everything))
         if "divergence" in config.algorithm.needs and not teacher.full_distribution:
             raise ConfigError(
                 f"teacher.name: `{config.method}` compares full distributions, which `{config.names['teacher']}` as "

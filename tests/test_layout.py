@@ -59,8 +59,9 @@ ARROWS = {
     "evaluation.cli": "* testing cli",
     "bench": "*",
     "testing": "*",
-    "cli": "* testing evaluation.cli bench.cli reporting.cli reporting.actions",
+    "cli": "* testing evaluation.cli bench.cli reporting.cli reporting.actions teachers.cli",
     "bench.cli": "* testing cli",
+    "teachers.cli": "* testing cli",
     "reporting.cli": "* testing cli reporting.actions",
     "reporting.actions": "* testing cli",  # what its verbs do
     "__main__": "cli",
@@ -68,7 +69,7 @@ ARROWS = {
     "configs": "",
     "templates": "",
 }
-VERBS = ("cli", "evaluation.cli", "bench.cli", "reporting.cli", "reporting.actions")
+VERBS = ("cli", "evaluation.cli", "bench.cli", "reporting.cli", "reporting.actions", "teachers.cli")
 OUTSIDE = (*VERBS, "testing", "__main__")
 
 

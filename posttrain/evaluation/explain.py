@@ -64,13 +64,29 @@ def _teacher(config: TrainConfig, rows: int) -> str:
     name = config.names.get("teacher")
     if name is None:
         return "none"
-    period = getattr(config.teacher, "refresh_every", 1)
-    calls = {
-        "frozen": f"asked online about {rows} completions a step, {rows * config.steps} a seed",
-        "snapshot": f"the student's own past, {config.steps // period} refreshes a seed",
-        "cached": "asked once per completion it has not seen, before training where completions are drawn once",
+    online = f"asked online about {rows} completions a step, {rows * config.steps} a seed"
+    period = getattr(config.teacher, "refresh_every", None)
+    past = f"the student's own past, {config.steps // (period or 1)} refreshes a seed"
+    a_pass = "one more forward pass over prompt and completion each"
+    said = {
+        "frozen": f"{online}: {a_pass}, the vocabulary projection at the supervised tokens alone",
+        "snapshot": f"{past}: {a_pass}",
+        "privileged": f"{past if period else online}: {a_pass}, behind a longer prompt",
+        "cached": _store(config),
     }
-    return f"{name}, {calls.get(name, 'as its own documentation says')}"
+    return f"{name}, {said.get(name, 'as its own documentation says')}"
+
+
+def _store(config: TrainConfig) -> str:
+    """What a store saves and takes: a token is a log-prob and an entropy, and an id and a log-prob of each in support."""
+    known = getattr(config.dataset, "train_examples", None)
+    once = (
+        "every training problem's completions" if known is None else f"{known * config.group_size} completions a seed"
+    )
+    when = f"{once}, before training" if config.algorithm.rollouts == "once" else "each completion it has not seen"
+    real = 8 if getattr(config.policy, "dtype", "float32") == "float64" else 4
+    size = 2 * real + (4 + real) * (config.algorithm.top_k or 0)
+    return f"asked once about {when}; an entry takes about {size} bytes a token, and no forward pass to read again"
 
 
 def _files(experiment: Experiment, output: Path | None) -> str:

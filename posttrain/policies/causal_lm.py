@@ -229,7 +229,9 @@ class CausalLMPolicy(torch.nn.Module):
         for name, parameter in self.named_parameters():
             weights.update(f"{name} {tuple(parameter.shape)} {parameter.dtype}".encode())
             weights.update(parameter.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
-        settings = f"{self.config.temperature}/{self.config.dtype}/{self.config.attn_implementation}"
+        how = (self.config.temperature, self.config.dtype, self.config.attn_implementation, self.config.device)
+        limits = (self.encoder.max_prompt_tokens, self.encoder.max_completion_tokens)
+        settings = "/".join(map(str, how + limits))
         template, known = self.encoder.digest, self.vocabulary.digest
         found = {"weights": weights.hexdigest(), "vocabulary": known, "template": template, "settings": settings}
         frozen = not any(parameter.requires_grad for parameter in self.parameters())
