@@ -37,7 +37,7 @@ ARROWS = {
     "rewards": "batch registry ranges rewards.base",
     "judging": "batch rewards.base",
     "tracking": "batch ranks judging policies.base rewards.base",
-    "microscope": "batch algorithms.base teachers.base",
+    "microscope": "batch algorithms.base policies.base teachers.base",
     "phases": "",
     "stopping": "",
     "optimization": "ranges",
