@@ -102,6 +102,11 @@ def _at_home(policy: Any) -> Any:
 def _check_rows(config: TrainConfig, drawn: ProblemSet) -> None:
     """Algorithms that train on data rows need as many of them per problem as a group has."""
     algorithm, name = config.algorithm, config.names["dataset"]
+    if len(drawn.train) < config.problems_per_step:
+        raise ConfigError(
+            f"problems_per_step: found {config.problems_per_step}, but `{name}` has {len(drawn.train)} problems to "
+            f"train on ({drawn.source}). Lower problems_per_step, or give more rows."
+        )
     rows = {len(problem.responses) for problem in drawn.train}
     if "pairs" in algorithm.needs and (rows != {2} or config.group_size != 2):
         raise ConfigError(

@@ -19,6 +19,7 @@ from posttrain.optimization import Optimization
 from posttrain.overrides import parse_overrides, parse_seeds, put
 from posttrain.ranges import POSITIVE
 from posttrain.registry import ConfigError, Registry, did_you_mean
+from posttrain.shorthand import expanded
 
 TIERS = {"l0": "l0_smoke", "l1": "l1_mechanism", "l2": "l2_tiny_lm", "l3": "l3_real_model"}
 # A real checkpoint starts from the tiny model's configuration, with a step size for trained weights.
@@ -144,17 +145,32 @@ def load(
         raise ConfigError(f"--tier: found {tier!r}.{did_you_mean(tier, TIERS)}")
     path = path or config_path(algorithm, tier, config)
     raw = _read_yaml(path)
+    given = overrides if isinstance(overrides, Mapping) else parse_overrides(overrides, KEYS)
     if tier == "l0" and path.stem != "l0":
         raw.update(SMOKE)
     elif tier == "l3" and path.stem == "l2":
         raw.update(REAL)
+        _choose_graders(raw, given)
     if raw.setdefault("tier", tier) != tier:
         raise ConfigError(f"--tier: found {tier!r}, but {path.name} is a configuration of tier {raw['tier']!r}.")
-    given = overrides if isinstance(overrides, Mapping) else parse_overrides(overrides, KEYS)
     # The whole before its parts, however they were written: `teacher=snapshot` would undo `teacher.refresh_every=8`.
     for key in sorted(given, key=lambda key: key.count(".")):
         put(raw, key, given[key], COMPONENTS)
     return resolve(raw, algorithm)
+
+
+def _choose_graders(raw: dict[str, Any], given: Mapping[str, Any]) -> None:
+    """Other data or another reward than the file's: answers are judged by that reward, and exactly without one.
+
+    What the command says of `reward` and `evaluation.` is put in later and has the last word.
+    """
+    if not given.keys() & {"dataset", "reward"}:
+        return
+    own = "reasoning_gym" if str(given.get("dataset")).startswith("reasoning_gym") else "exact"
+    grader = given.get("reward", own)
+    raw["evaluation"] = {"accuracy": grader, "reward": grader}
+    if raw.get("reward") is not None:
+        raw["reward"] = grader
 
 
 def resolve(raw: Mapping[str, Any], algorithm: str) -> TrainConfig:
@@ -178,7 +194,7 @@ def resolve(raw: Mapping[str, Any], algorithm: str) -> TrainConfig:
             raise ConfigError(
                 f"{required}: nothing is chosen. Write {required}=NAME.{did_you_mean('', COMPONENTS[required].names())}"
             )
-    built = {name: _component(name, part) for name, part in parts.items() if part is not None}
+    built = {name: component(name, part) for name, part in parts.items() if part is not None}
     data["seeds"] = parse_seeds(data.get("seeds", TrainConfig.seeds))
     data["tune"] = _tune(data.get("tune") or {})
     for name in ("controls", "report_to"):
@@ -300,10 +316,12 @@ def _named(part: Any, field_name: str) -> dict[str, Any]:
     return dict(part)
 
 
-def _component(field_name: str, part: Any, known: Registry | None = None) -> tuple[Any, dict[str, Any]]:
+def component(field_name: str, part: Any, known: Registry | None = None) -> tuple[Any, dict[str, Any]]:
     """The registered dataclass of a part, and the part with every default spelled out."""
     registry_ = known or COMPONENTS[field_name]
     options = _named(part, field_name)
+    if options.get("name") not in registry_.names():
+        options = expanded(registry_.kind, field_name, options)
     name = options.pop("name", None)
     if not isinstance(name, str):
         choices = did_you_mean("", registry_.names())

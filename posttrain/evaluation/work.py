@@ -123,6 +123,8 @@ def _perform(unit: Unit, step: Callable[[Mapping[str, Any]], None], ranks: Ranks
         "seed": unit.seed,
         "status": "completed",
     }
+    if isinstance(trainer.reference, CausalLMPolicy):
+        run["model"] = trainer.reference.description()
     if unit.keep and ranks.main and isinstance(trainer.policy, CausalLMPolicy):
         trainer.policy.save(unit.model)
     teacher = trainer.teacher.distribution() if trainer.teacher else None
