@@ -79,6 +79,18 @@ class TrainConfig(Optimization):
         """The algorithm's registered name."""
         return self.names["algorithm"]
 
+    @property
+    def data(self) -> str:
+        """What records call the data: the dataset's registered name, or what file, folder, hub id or task it is."""
+        options = self.resolved["dataset"]
+        name = str(options.get("path") or "").removeprefix("./")
+        if self.names["dataset"] == "files":
+            name = Path(name).stem
+        elif name.startswith(("/", "~", ".")):
+            name = Path(name).name
+        name = re.sub(r"[^a-z0-9._-]+", "-", name.lower()).strip("._-")
+        return "-".join(part for part in (self.names["dataset"], options.get("task"), name) if part)
+
 
 KEYS = tuple(f.name for f in fields(TrainConfig) if f.name not in ("names", "resolved"))
 

@@ -42,7 +42,7 @@ def dataset_block(config: TrainConfig) -> dict[str, Any]:
     """What the data are: generator, options, splits per seed and fingerprints of what is drawn."""
     name = config.names["dataset"]
     options = {key: value for key, value in config.resolved["dataset"].items() if key != "name"}
-    return _dataset_block(name, json.dumps(options), config.seeds)
+    return {"id": config.data, **_dataset_block(name, json.dumps(options), config.seeds)}
 
 
 @cache
@@ -52,7 +52,6 @@ def _dataset_block(name: str, written: str, seeds: tuple[int, ...]) -> dict[str,
     if not all(splits.values()):
         raise ConfigError(f"dataset: `{name}` gave an empty split. Ask for at least one problem of each kind.")
     return {
-        "id": name,
         "config": portable(options),
         "splits": [{"name": split, "n": len(examples)} for split, examples in splits.items()],
         "generator": name,
@@ -237,7 +236,7 @@ def artifact_path(experiment: Experiment, arm: Arm) -> str:
     """The intended place under `docs/`."""
     paper = arm.config.algorithm.paper if arm.name == arm.config.method else ""
     folder = f"{paper}-{arm.name}" if paper else arm.name
-    data = f"{arm.config.names['dataset']}-seeds{seed_words(arm.config.seeds)}"
+    data = f"{arm.config.data}-seeds{seed_words(arm.config.seeds)}"
     prefix = "study-" if experiment.verb == "reproduce" else "compare-" if experiment.rivals else ""
     return f"docs/post-training/{folder}/metrics/{prefix}{data}.json"
 

@@ -104,7 +104,7 @@ def _perform(unit: Unit, step: Callable[[Mapping[str, Any]], None], ranks: Ranks
     before, after = outcome.baseline["accuracy"], outcome.final["accuracy"]
     run = {
         "algorithm": unit.arm,
-        "dataset": config.names["dataset"],
+        "dataset": config.data,
         "baseline": outcome.baseline,
         "final": outcome.final,
         "training": {
