@@ -49,7 +49,7 @@ class ReasoningGym:
         check("dataset", self, train_examples=at_least(1), validation_examples=at_least(1))
 
     def build(self, seed: int) -> ProblemSet:
-        """Items of one seed: training items first; held-out ones ask nothing that is trained on."""
+        """Items of one seed: training items first; held-out ones ask nothing that was asked before."""
         # A task's item i is drawn from its seed + i: neighbouring seeds of ours must not become neighbours there.
         place = int(np.random.default_rng(seed).integers(2**31))
         items = self._items(place)
@@ -59,12 +59,13 @@ class ReasoningGym:
         held_out = []
         for entry, scorer in items:
             if entry["question"] not in asked:
+                asked.add(entry["question"])
                 held_out.append((entry, scorer))
             if len(held_out) == self.validation_examples:
                 break
         if len(held_out) < self.validation_examples:
             raise ConfigError(
-                f"dataset.validation_examples: `{self.task}` has only {len(held_out)} items that are not among "
+                f"dataset.validation_examples: `{self.task}` has only {len(held_out)} questions beyond those of "
                 f"{self.train_examples} training items. Lower dataset.train_examples, or widen dataset.options."
             )
         splits = (("train", train), ("validation", held_out))

@@ -15,7 +15,7 @@ from typing import Any
 
 from posttrain.batch import Problem
 from posttrain.data.reading import Table
-from posttrain.registry import ConfigError, did_you_mean
+from posttrain.registry import ConfigError
 
 Messages = list[dict[str, Any]]
 
@@ -54,8 +54,7 @@ class Columns:
                 number, _ = table.rows[0]
                 raise table.error(
                     number,
-                    f"has no `{asked}` (dataset.columns.{f.name}); its columns are {_listed(known)}."
-                    f"{did_you_mean(asked, known)}",
+                    f"has no `{asked}` (dataset.columns.{f.name}); its columns are {_listed(known)}",
                 )
             found[f.name] = asked or next((name for name in USUAL[f.name] if name in known), None)
         return Columns(**found)._settled(self, table)
