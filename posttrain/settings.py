@@ -24,6 +24,8 @@ from posttrain.shorthand import expanded
 TIERS = {"l0": "l0_smoke", "l1": "l1_mechanism", "l2": "l2_tiny_lm", "l3": "l3_real_model"}
 # A real checkpoint starts from the tiny model's configuration, with a step size for trained weights.
 REAL: dict[str, Any] = {"tier": "l3", "learning_rate": 1e-5, "teacher": None, "policy": {"name": "causal_lm"}}
+# What judges answers to data that the command names, where it names no reward; exact for all others.
+GRADERS = {"reasoning_gym": "reasoning_gym", "gsm8k": "numeric"}
 # The smoke tier: a few steps of the mechanism tier's configuration.
 SMOKE: dict[str, Any] = {"tier": "l0", "steps": 10, "seeds": [0, 1], "tune": None, "note": None}
 TRACKERS = ("tensorboard", "wandb", "trackio")  # beside metrics.jsonl, which is always written
@@ -172,14 +174,15 @@ def load(
 
 
 def _choose_graders(raw: dict[str, Any], given: Mapping[str, Any]) -> None:
-    """Other data or another reward than the file's: answers are judged by that reward, and exactly without one.
+    """Other data or another reward than the file's: answers are judged by that reward; without one, as the data asks.
 
     What the command says of `reward` and `evaluation.` is put in later and has the last word.
     """
     if not given.keys() & {"dataset", "reward"}:
         return
-    own = "reasoning_gym" if str(given.get("dataset")).startswith("reasoning_gym") else "exact"
-    grader = given.get("reward", own)
+    data = str(given.get("dataset"))
+    own = [grader for word, grader in GRADERS.items() if word in data and grader in registry.rewards]
+    grader = given.get("reward", (own or ["exact"])[0])
     raw["evaluation"] = {"accuracy": grader, "reward": grader}
     if raw.get("reward") is not None:
         raw["reward"] = grader

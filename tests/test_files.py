@@ -403,3 +403,14 @@ def test_settings_of_files_are_checked_like_all_others():
     made, spelled = component("dataset", {"name": "files", "path": "d.jsonl", "columns": {"prompt": "q"}})
     assert made == replace(Files(path="d.jsonl"), columns=Columns(prompt="q"))
     assert spelled["columns"]["prompt"] == "q"
+
+
+@pytest.mark.parametrize(("resplit", "said"), [(False, "neither rows nor split"), (True, "which rows are held out")])
+def test_explain_says_what_a_seed_changes_in_fixed_rows(tmp_path, resplit, said):
+    from posttrain import settings as configuration
+    from posttrain.evaluation.experiment import solo
+    from posttrain.evaluation.explain import explain
+
+    overrides = {"policy.model": "./nowhere", "dataset": str(write(tmp_path, rows())), "dataset.resplit": resplit}
+    config = configuration.load("grpo", "l3", overrides={**overrides, "reward": "exact"})
+    assert f"problems      {said}" in explain(solo(config, None, []), tmp_path / "run")

@@ -3,8 +3,10 @@
 import pytest
 
 from posttrain import settings
-from posttrain.registry import ConfigError
+from posttrain.registry import ConfigError, rewards
 from posttrain.shorthand import expanded
+
+NUMERIC = "numeric" if "numeric" in rewards else "exact"
 
 
 @pytest.fixture
@@ -91,6 +93,7 @@ def test_an_unknown_name_is_still_answered_with_the_nearest_one(here):
         (["dataset=d.jsonl", "reward=last_step"], "last_step", "last_step"),
         (["reward=exact", "evaluation.accuracy=last_step"], "exact", "last_step"),
         (["dataset=reasoning_gym:chain_sum"], "reasoning_gym", "reasoning_gym"),
+        (["dataset=openai/gsm8k"], NUMERIC, NUMERIC),
     ],
 )
 def test_a_checkpoint_on_other_data_is_judged_by_its_own_reward_unless_told_otherwise(here, words, reward, accuracy):
