@@ -200,6 +200,8 @@ def test_other_columns_reach_reward_functions_and_values_of_columnar_files_do_no
         ({"prompt": 3, "answer": "1"}, r"row 2: its prompt is 3, expected text"),
         ({"prompt": "x", "answer": [1]}, r"row 2: its answer is \[1\], expected text or a number"),
         ({"prompt": "x", "answer": True}, r"row 2: its answer is True"),
+        ({"prompt": "x", "answer": " "}, r"row 2: its answer is empty"),
+        ({"prompt": "", "answer": "1"}, r"row 2: its prompt is empty"),
         ({"prompt": [{"role": "user"}], "answer": "1"}, r"row 2: message 1 of its prompt .*expected role and content"),
         ({"prompt": [], "answer": "1"}, r"row 2: its prompt is \[\], expected messages"),
         ({"prompt": [USER, SAID], "answer": "1"}, r"row 2: its prompt ends with the assistant's turn"),

@@ -140,7 +140,9 @@ def _form(given: Mapping[str, Any]) -> tuple[str, Messages | None, tuple[str, ..
         return _conversation(start, turns)
     if prompt is None:
         raise _Wrong("has chosen and rejected as text, but no prompt. Write dataset.columns.prompt=NAME.")
-    return _text("prompt", prompt), None, tuple(_text(name, value) for name, value in turns.items())
+    if not _text("prompt", prompt):
+        raise _Wrong("its prompt is empty")
+    return prompt, None, tuple(_text(name, value) for name, value in turns.items())
 
 
 def _conversation(start: Messages | None, turns: Mapping[str, Any]) -> tuple[str, Messages, tuple[str, ...]]:
@@ -187,11 +189,12 @@ def _answer(value: Any, responses: Sequence[str], after: str | None) -> str:
     if isinstance(value, bool) or not isinstance(value, str | int | float | Decimal):
         raise _Wrong(f"its answer is {_shown(value)}, expected text or a number")
     text = str(value)
-    if after is None:
-        return text
-    if after not in text:
+    if after is not None and after not in text:
         raise _Wrong(f"its answer has no {after!r} (dataset.answer_after), found {_shown(text[-60:])} at its end")
-    return text.rpartition(after)[2].strip()
+    found = text if after is None else text.rpartition(after)[2].strip()
+    if not found.strip():
+        raise _Wrong("its answer is empty")
+    return found
 
 
 def _text(name: str, value: Any) -> str:
