@@ -367,12 +367,7 @@ def _inner(field_name: str, value: Any, schema: Field[Any]) -> list[tuple[Any, d
         return None
     if not isinstance(value, list | tuple):
         raise ConfigError(f"{field_name}: found {value!r}, expected a list: {field_name}=[NAME,NAME]")
-    # `my.py:score` inside a list is the function of that name, as it is for the whole.
-    parts = [
-        {"name": "function", "source": part} if isinstance(part, str) and re.fullmatch(registry.CODE, part) else part
-        for part in value
-    ]
-    return [_component(f"{field_name}[{i}]", part, COMPONENTS[kind]) for i, part in enumerate(parts)]
+    return [component(f"{field_name}[{i}]", part, COMPONENTS[kind]) for i, part in enumerate(value)]
 
 
 def _resolved(flat: Mapping[str, Any], tune: Tune, built: Mapping[str, tuple[Any, dict[str, Any]]]) -> dict[str, Any]:

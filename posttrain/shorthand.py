@@ -7,17 +7,17 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from posttrain.registry import ConfigError
+from posttrain.registry import CODE, ConfigError
 
 FILES = (".jsonl", ".json", ".csv", ".parquet")
 HUB_ID = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
-FUNCTION = re.compile(r"(?P<file>.+\.py):(?P<function>\w+)")
 
 
 def expanded(kind: str, field: str, part: Mapping[str, Any]) -> dict[str, Any]:
-    """A part of one kind (`dataset`, `reward`) whose name is a shorthand, spelled out; what names a file or folder that is not there is a ConfigError.
+    """A part of one kind (`dataset`, `reward`) whose name is a shorthand, spelled out.
 
-    `{"name": "data.jsonl", "held_out": 64}` becomes `{"name": "files", "path": "data.jsonl", "held_out": 64}`.
+    `{"name": "data.jsonl", "held_out": 64}` becomes `{"name": "files", "path": "data.jsonl", "held_out": 64}`. A file
+    or folder that is not there is a ConfigError.
     """
     name = part.get("name")
     expand = EXPAND.get(kind)
@@ -46,13 +46,11 @@ def _dataset(field: str, name: str) -> dict[str, Any] | None:
 
 
 def _reward(field: str, name: str) -> dict[str, Any] | None:
-    found = FUNCTION.fullmatch(name)
-    if found is None:
+    """A function; the file it lies in is loaded, or missed, as the plugin that it is."""
+    if not re.fullmatch(CODE, name):
         if name.endswith(".py"):
             raise ConfigError(f"{field}: found `{name}`, expected the function too: {field}={name}:FUNCTION")
         return None
-    if not Path(found["file"]).expanduser().is_file():
-        raise ConfigError(f"{field}: there is no file `{found['file']}`. Give the path of a Python file.")
     return {"name": "function", "source": name}
 
 

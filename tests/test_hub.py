@@ -136,7 +136,12 @@ def test_a_folder_is_never_taken_for_an_id_and_has_no_place_in_a_plan(tmp_path, 
     }  # fmt: skip
     options = {key: value for key, value in spelled.items() if key != "name"}
     fingerprint = records.dataset_fingerprint(records.drawn_splits("hub", options, [0]))
-    plan = {"generator": "hub", "generator_version": 1, "config": options, "splits": [{"name": "0/train"}]}
+    plan = {
+        "generator": "hub",
+        "generator_version": 1,
+        "config": options,
+        "splits": [{"name": f"0/{s}"} for s in ("train", "validation")],
+    }
     assert records.regenerate(plan) == fingerprint
     hub._splits.cache_clear()
     monkeypatch.chdir(tmp_path.parent)

@@ -12,7 +12,7 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -43,6 +43,7 @@ class ReasoningGym:
     train_examples: int = 512
     validation_examples: int = 128
     options: Mapping[str, Any] = field(default_factory=dict)  # of the task, such as options.min_terms=2
+    judged_by: ClassVar[str] = "reasoning_gym"
     allow_eval: bool = False  # true: a scorer may run Python's eval on what the model wrote
 
     def __post_init__(self) -> None:

@@ -92,6 +92,7 @@ def test_br_25_digests_of_data_model_tokenizer_and_template_are_recorded(here, c
     ("words", "said"),
     [
         (["dataset=none.jsonl"], "dataset: there is no file `none.jsonl`"),
+        (["dataset=worked.jsonl", "evaluation.reward=none.py:score"], "there is no such file"),
         (["dataset=worked.jsonl", "dataset.columns.answer=result"], "row 1: has no `result` (dataset.columns.answer)"),
         (["dataset=worked.jsonl", "policy.template.wrap=true"], "has no chat template"),
         (["dataset=pairs.jsonl", "reward=exact", "problems_per_step=64"], "given twice"),
