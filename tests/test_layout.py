@@ -47,7 +47,8 @@ ARROWS = {
         "batch tracking judging ranks shares registry functional microscope optimization phases "
         "policies.base teachers.base algorithms.base rewards.base"
     ),
-    "settings": "registry ranges optimization conversion overrides",
+    "shorthand": "registry",
+    "settings": "registry ranges optimization conversion overrides shorthand",
     "tiny": "artifacts data registry",
     "assembly": (
         "batch registry ranks ranges functional tracking trainer settings tiny data rewards samplers "

@@ -300,7 +300,7 @@ class _Session:
             "ended_at": _stamp(datetime.now(UTC)),
             "status": "completed",
             "exit_code": 0,
-            "inputs": [],
+            "inputs": records.inputs(arm.config),
             "outputs": [
                 *(_output(place, place / name, role) for name, role in roles.items()),
                 *(_output(place, path, "model") for path in sorted((place / "model").rglob("*")) if path.is_file()),

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from omegaconf import OmegaConf
 
+from posttrain.data.splits import RowOptions
 from posttrain.evaluation import records
 from posttrain.evaluation.experiment import Experiment
 from posttrain.evaluation.folders import default_folder
@@ -13,7 +14,7 @@ from posttrain.settings import TrainConfig
 
 SEEDS = """\
 each of the seeds {seeds} controls:
-  problems      numpy default_rng(seed): dataset.build, training problems first, then the held-out ones
+  problems      {problems}
   training      default_rng(seed) started anew, as in the recorded protocol: problems of a step, then completions
   selection     counter-based, from (seed, step, problem, completion): random tokens, the mixture's coins
   samples       default_rng([seed, 1]): the completions in samples.jsonl
@@ -29,11 +30,19 @@ def explain(experiment: Experiment, output: Path | None) -> str:
         ("algorithm", _algorithm(config)),
         ("what runs", _runs(experiment)),
         ("what is written", _files(experiment, output)),
-        ("seeds", SEEDS.format(seeds=", ".join(map(str, config.seeds)))),
+        ("seeds", SEEDS.format(seeds=", ".join(map(str, config.seeds)), problems=_problems(config))),
         ("known biases", "\n".join(f"- {bias}" for bias in records.biases(config)) or "none known"),
         ("what may be claimed", _claims(config)),
     ]
     return "\n\n".join(f"# {title}\n{text}" for title, text in parts)
+
+
+def _problems(config: TrainConfig) -> str:
+    """What a seed has to do with the problems."""
+    if not isinstance(config.dataset, RowOptions):
+        return "numpy default_rng(seed): dataset.build, training problems first, then the held-out ones"
+    split = "which rows are held out (dataset.resplit)" if config.dataset.resplit else "neither rows nor split"
+    return f"{split}: the rows are fixed; the order in which they are drawn follows below"
 
 
 def _algorithm(config: TrainConfig) -> str:

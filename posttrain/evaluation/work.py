@@ -104,7 +104,7 @@ def _perform(unit: Unit, step: Callable[[Mapping[str, Any]], None], ranks: Ranks
     before, after = outcome.baseline["accuracy"], outcome.final["accuracy"]
     run = {
         "algorithm": unit.arm,
-        "dataset": config.names["dataset"],
+        "dataset": config.data,
         "baseline": outcome.baseline,
         "final": outcome.final,
         "training": {
@@ -123,6 +123,8 @@ def _perform(unit: Unit, step: Callable[[Mapping[str, Any]], None], ranks: Ranks
         "seed": unit.seed,
         "status": "completed",
     }
+    if isinstance(trainer.reference, CausalLMPolicy):
+        run["model"] = trainer.reference.description()
     if unit.keep and ranks.main and isinstance(trainer.policy, CausalLMPolicy):
         trainer.policy.save(unit.model)
     teacher = trainer.teacher.distribution() if trainer.teacher else None

@@ -238,6 +238,12 @@ class CausalLMPolicy(torch.nn.Module):
         self.known_identity = (version, found) if frozen else None
         return found
 
+    def description(self) -> dict[str, str]:
+        """What an artifact says of the model: digests of weights, tokenizer and chat template with its options."""
+        known = {"weights": self.identity()["weights"], "template": self.encoder.digest}
+        known["tokenizer"] = self.encoder.tokenizer_digest
+        return {name: f"sha256:{value}" for name, value in known.items()}
+
     def save(self, folder: Path) -> None:
         """A folder that `AutoModelForCausalLM.from_pretrained` loads: adapters are merged into the weights."""
         adapters = any("lora_" in name for name, _ in self.model.named_parameters())
