@@ -200,6 +200,10 @@ class Informed:
         """The most probable answers to the privileged prompts (see `Policy.greedy`)."""
         return self.policy.greedy(self._problems(problems))
 
+    def token_texts(self, problem: Problem, ids: Sequence[int]) -> list[str]:
+        """How tokens read, whatever stands before them (see `Policy.token_texts`)."""
+        return self.policy.token_texts(problem, ids)
+
     def states(self, rollouts: Rollouts) -> States:
         """Hidden states of the same completions (see `Policy.states`)."""
         return self.policy.states(self.behind(rollouts))
