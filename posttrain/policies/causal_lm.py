@@ -161,7 +161,7 @@ class CausalLMPolicy(torch.nn.Module):
             mask = rollouts.mask[rows]
             hidden = self._hidden(rollouts, rows, mask)
             parts.append(placed(hidden, mask.to(hidden.device)))
-        return States(torch.cat(parts), self._head().detached().log_probs)
+        return States(torch.cat(parts), self._head().detached())
 
     @torch.no_grad()
     def targets(self, rollouts: Rollouts, where: Tensor, top_k: int | None = None) -> Targets:
