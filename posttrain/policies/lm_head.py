@@ -22,6 +22,7 @@ from posttrain.policies.lm_blocks import Blocks, add_at, adds_up, pieces, take, 
 
 CHUNK_BYTES = 64 * 2**20  # of one [chunk, V] tensor, where the chunk is left to us
 CACHE_BYTES = 8 * 2**20  # of one tile on a CPU, whose allocator and cache make larger ones slower
+FEW, LARGE = 8, 2**23  # positions, and numbers of a weight, from which the projection is turned round
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class Head:
     def block(self, hidden: Tensor, ids: slice) -> Tensor:
         """[n, H] -> logits [n, W] of some ids, in at least float32, worked on in place: call it without gradient."""
         weight, bias = self.weight[ids], None if self.bias is None else self.bias[ids]
-        logits = _raised(torch.nn.functional.linear(hidden.to(weight), weight, bias))
+        logits = _raised(_projected(hidden.to(weight), weight, bias))
         if self.cap is not None:
             logits.mul_(self.scale / self.cap).tanh_().mul_(self.cap / self.temperature)
         elif self.scale != self.temperature:
@@ -336,6 +337,16 @@ def distribution(head: Head, hidden: Tensor) -> Distribution:
     logits = head.block(hidden, slice(None))
     weights = logits.sub_(logits.amax(1, keepdim=True)).exp()
     return Distribution(logits, weights, weights.sum(1, keepdim=True))
+
+
+def _projected(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """hidden @ weight' + bias, [n, W]."""
+    few = 1 < len(hidden) <= FEW and weight.numel() >= LARGE and weight.device.type == "cpu"
+    if not few:
+        return torch.nn.functional.linear(hidden, weight, bias)
+    # The other way round a CPU reads a matrix that no cache holds up to three times as fast.
+    logits = torch.mm(weight, hidden.T).T.contiguous()
+    return logits if bias is None else logits.add_(bias)
 
 
 def _raised(x: Tensor) -> Tensor:
