@@ -26,6 +26,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -262,10 +263,8 @@ def small_model(options: argparse.Namespace, tokenizer: Any, seed: int) -> Any:
 
 def reset_peak() -> int:
     """Starts the count of `peak` anew, where the system lets it, and gives the resident MiB of now."""
-    try:
+    with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
-    except OSError:
-        pass
     return peak()
 
 

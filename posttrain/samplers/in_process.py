@@ -18,7 +18,7 @@ from torch import Tensor
 from posttrain.batch import Rollouts
 from posttrain.functional.selection import keyed_uniforms
 from posttrain.policies.base import Policy
-from posttrain.policies.lm_head import Head, distribution
+from posttrain.policies.lm_projection import Head, distribution
 
 BLOCK = 512  # ids whose weights are summed before the search
 TOKEN_STREAM = 5  # keeps a row's draws apart from those of every later choice about it

@@ -14,7 +14,7 @@ ROOM = 64  # tokens that are made room for at once
 class RoomyLayer(DynamicLayer):
     """Keys and values as views of larger buffers: concatenation would copy the whole cache for each token."""
 
-    buffers: tuple[Tensor, Tensor] | None = None  # [n, heads, room, size] each
+    buffers: tuple[Tensor, ...] | None = None  # [n, heads, room, size] each
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """Adds the states [n, heads, L, size] of L tokens and gives those of all so far."""
@@ -23,7 +23,8 @@ class RoomyLayer(DynamicLayer):
         start = self.get_seq_length()
         end = start + key_states.shape[-2]
         if self.buffers is None or self.buffers[0].shape[-2] < end:
-            self.buffers = (_roomier(self.keys, key_states, start, end), _roomier(self.values, value_states, start, end))
+            given = ((self.keys, key_states), (self.values, value_states))
+            self.buffers = tuple(_roomier(old if start else None, states, end) for old, states in given)
         for buffer, states in zip(self.buffers, (key_states, value_states), strict=True):
             buffer[:, :, start:end] = states
         self.keys, self.values = (buffer[:, :, :end] for buffer in self.buffers)
@@ -33,7 +34,7 @@ class RoomyLayer(DynamicLayer):
         """Keeps rows, or repeats them."""
         length = self.get_seq_length()
         if self.buffers is not None:
-            self.buffers = (self.buffers[0][indices], self.buffers[1][indices])
+            self.buffers = tuple(buffer[indices] for buffer in self.buffers)
             self.keys, self.values = (buffer[:, :, :length] for buffer in self.buffers)
 
 
@@ -44,10 +45,10 @@ def roomy_cache(config: Any) -> DynamicCache:
     return cache
 
 
-def _roomier(old: Tensor, states: Tensor, start: int, end: int) -> Tensor:
-    """A buffer for `end` tokens and some more that holds the first `start` ones of `old`."""
+def _roomier(old: Tensor | None, states: Tensor, end: int) -> Tensor:
+    """A buffer for `end` tokens and some more that begins with what `old` holds."""
     rows, heads, _, size = states.shape
     buffer = states.new_empty(rows, heads, end + ROOM, size)
-    if start:
-        buffer[:, :, :start] = old
+    if old is not None:
+        buffer[:, :, : old.shape[-2]] = old
     return buffer
