@@ -107,7 +107,7 @@ def finished(command: list[str], workload: dict[str, int], timeout: int, read: C
     if done.returncode:
         return {"error": done.stderr[-900:]}
     found = {**read(done.stdout), "load_average": load}
-    print(command[1:4], json.dumps(found)[:400], file=sys.stderr, flush=True)
+    print(*command[2:4], json.dumps(found.get("cases", found)), file=sys.stderr, flush=True)
     return found
 
 
