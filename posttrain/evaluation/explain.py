@@ -78,7 +78,7 @@ def _teacher(config: TrainConfig, rows: int) -> str:
 
 
 def _store(config: TrainConfig) -> str:
-    """What a store saves and takes: a token is a log-prob and an entropy, and an id and a log-prob of each in support."""
+    """What a store saves and takes: of a token, a log-prob and an entropy, and of each id of a support, both."""
     known = getattr(config.dataset, "train_examples", None)
     once = (
         "every training problem's completions" if known is None else f"{known * config.group_size} completions a seed"
