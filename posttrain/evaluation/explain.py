@@ -87,11 +87,7 @@ def _teacher(config: TrainConfig, rows: int) -> str:
 
 
 def _store(config: TrainConfig) -> str:
-<<<<<<< HEAD
     """What a store saves and takes: of a token log-prob and entropy, and id and log-prob of each in the support."""
-=======
-    """What a store saves and takes: of a token, a log-prob and an entropy, and of each id of a support, both."""
->>>>>>> teachers
     known = getattr(config.dataset, "train_examples", None)
     once = (
         "every training problem's completions" if known is None else f"{known * config.group_size} completions a seed"
