@@ -45,9 +45,18 @@ class ProblemSet:
 
 @dataclass(frozen=True)
 class Failure:
-    """What a reward returns when it could not judge: it is not a value and never counts as zero."""
+    """What a reward returns when it could not judge: it is not a value and never counts as zero.
+
+    `unscored` says that there is nothing to judge, `error` and `timeout` that the judging itself broke down.
+    """
 
     reason: str
+    kind: Literal["unscored", "error", "timeout"] = "unscored"
+
+    @property
+    def broke_down(self) -> bool:
+        """Whether the machinery failed, rather than the completion."""
+        return self.kind != "unscored"
 
 
 @dataclass(frozen=True)
@@ -116,9 +125,34 @@ class Rewards:
 
     values: Tensor  # [P, G]
     valid: Tensor  # [P, G] bool
+    answered: Tensor | None = None  # [P, G] bool: where an answer was found; None: the reward does not look for one
+    failures: tuple[Failure | None, ...] = ()  # [P * G], or empty: why there is no value
+    parts: Mapping[str, Rewards] = field(default_factory=dict)  # what a sum is made of, by name
 
     def __post_init__(self) -> None:
-        _expect_shape("Rewards.valid", self.valid, tuple(self.values.shape))
+        shape = tuple(self.values.shape)
+        _expect_shape("Rewards.valid", self.valid, shape)
+        if self.answered is not None:
+            _expect_shape("Rewards.answered", self.answered, shape)
+        if len(self.failures) not in (0, self.values.numel()):
+            raise ValueError(f"Rewards.failures: found {len(self.failures)}, expected {self.values.numel()} or none")
+
+    @property
+    def judged(self) -> Tensor:
+        """[P, G] bool: everything but what the machinery failed to judge."""
+        broken = [failure is not None and failure.broke_down for failure in self.failures]
+        return ~torch.tensor(broken).view_as(self.valid) if broken else torch.ones_like(self.valid)
+
+    def take(self, groups: Sequence[int]) -> Rewards:
+        """The given groups, in their order."""
+        size, index = self.values.shape[1], torch.tensor(list(groups), dtype=torch.int64)
+        return Rewards(
+            self.values[index],
+            self.valid[index],
+            None if self.answered is None else self.answered[index],
+            tuple(self.failures[group * size + i] for group in groups for i in range(size)) if self.failures else (),
+            {name: part.take(groups) for name, part in self.parts.items()},
+        )
 
 
 @dataclass(frozen=True)
@@ -244,6 +278,20 @@ def concatenate(parts: Sequence[Rollouts], order: Sequence[int]) -> Rollouts:
                 padded = [F.pad(value, (width - value.shape[1], 0)) for value in values]
             joined[f.name] = torch.cat(padded)[index]
     return Rollouts(**joined)
+
+
+def concatenate_rewards(parts: Sequence[Rewards]) -> Rewards:
+    """Groups of several rewards of one kind, in order."""
+    parts = [part for part in parts if len(part.values)] or parts[:1]
+    failed, looked = any(part.failures for part in parts), any(part.answered is not None for part in parts)
+    answered = [torch.ones_like(part.valid) if part.answered is None else part.answered for part in parts]
+    return Rewards(
+        torch.cat([part.values for part in parts]),
+        torch.cat([part.valid for part in parts]),
+        torch.cat(answered) if looked else None,
+        tuple(f for part in parts for f in part.failures or (None,) * part.values.numel()) if failed else (),
+        {name: concatenate_rewards([part.parts[name] for part in parts]) for name in parts[0].parts},
+    )
 
 
 def completion_numbers(problems: Sequence[Problem], group_size: int) -> Tensor:

@@ -21,7 +21,7 @@ from torch import Tensor
 from posttrain.artifacts.documents import remove_leftovers, write_atomically
 from posttrain.registry import ConfigError
 
-FORMAT = 1
+FORMAT = 2
 KEPT = 2  # generations: the newest may be the one that a fault has torn
 TENSOR = "tensor:"  # marks the place of a tensor in the JSON file
 

@@ -162,7 +162,7 @@ def _add_resume(parser: argparse.ArgumentParser) -> None:
 
 
 def _train(options: argparse.Namespace, words: list[str]) -> int:
-    return _conduct(options, lambda: _solo(options, words))
+    return _conduct(options, words, lambda: _solo(options, words))
 
 
 def _solo(options: argparse.Namespace, words: list[str]) -> Experiment:
@@ -177,7 +177,7 @@ def _solo(options: argparse.Namespace, words: list[str]) -> Experiment:
 def _reproduce(options: argparse.Namespace, words: list[str]) -> int:
     from posttrain.evaluation import experiment
 
-    return _conduct(options, lambda: experiment.study(options.algorithm, words))
+    return _conduct(options, words, lambda: experiment.study(options.algorithm, words))
 
 
 def _compare(options: argparse.Namespace, words: list[str]) -> int:
@@ -205,17 +205,20 @@ def _compare(options: argparse.Namespace, words: list[str]) -> int:
         tier = settings.tier_of(options.tier, words)
         return experiment.versus([settings.load(name, tier, options.config, words) for name in named], words)
 
-    return _conduct(options, build)
+    return _conduct(options, words, build)
 
 
-def _conduct(options: argparse.Namespace, build: Any) -> int:
+def _conduct(options: argparse.Namespace, words: list[str], build: Any) -> int:
     """Builds the experiment (every mistake surfaces here), runs it and prints what it found."""
+    if sys.stderr.isatty() and os.environ.get("RANK", "0") == "0":
+        print("preparing", end="\r", file=sys.stderr, flush=True)  # the imports take seconds; the bar takes its place
     from posttrain import ranks
     from posttrain.evaluation import display, parts
     from posttrain.evaluation.conduct import command_line, conduct
+    from posttrain.overrides import code_named
     from posttrain.registry import ConfigError, load_plugins
 
-    plugins = load_plugins(options.plugin)
+    plugins = load_plugins([*options.plugin, *code_named(words)])
     whole = experiment = build()
     if options.only_seed is not None:
         experiment = parts.only(whole, options.only_seed)
@@ -251,9 +254,10 @@ def _conduct(options: argparse.Namespace, build: Any) -> int:
 def _explain(options: argparse.Namespace, words: list[str]) -> int:
     from posttrain.evaluation.conduct import preflight
     from posttrain.evaluation.explain import explain
+    from posttrain.overrides import code_named
     from posttrain.registry import load_plugins
 
-    load_plugins(options.plugin)
+    load_plugins([*options.plugin, *code_named(words)])
     experiment = _solo(options, words)
     preflight(experiment)
     print(explain(experiment, options.output))

@@ -75,6 +75,9 @@ def _one(cls: type, name: str, value: Any, prefix: str) -> Any:
     if isinstance(value, tuple):
         return value
     hint = get_type_hints(cls)[name]
+    if get_origin(hint) is tuple and isinstance(value, list):
+        cell = make_dataclass("Cell", [(name, get_args(hint)[0])])
+        return tuple(_one(cell, name, item, prefix) for item in value)
     kinds = get_args(hint) or (hint,)
     rounded = (isinstance(value, bool) and bool not in kinds) or (isinstance(value, float) and float not in kinds)
     rounded = rounded or (type(value) is int and bool in kinds)

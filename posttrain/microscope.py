@@ -1,4 +1,4 @@
-"""The token microscope: what student and teacher say of every token of a sampled completion."""
+"""Completions for people to look at: answers with their grades, and what is said of every sampled token."""
 
 from __future__ import annotations
 
@@ -9,13 +9,27 @@ import torch
 from torch import Tensor
 
 from posttrain.algorithms.base import Algorithm
-from posttrain.batch import Problem, Rollouts, Signals, Targets
+from posttrain.batch import Problem, Rewards, Rollouts, Signals, Targets
+from posttrain.policies.base import Policy
 from posttrain.teachers.base import Teacher
+
+
+def answer_rows(
+    seed: int, step: int, problems: Sequence[Problem], answers: Rollouts, accuracy: Rewards
+) -> list[dict[str, Any]]:
+    """The greedy answers to the first held-out problems with their grades; null is one that nobody could grade."""
+    where = {"seed": seed, "step": step, "decoding": "greedy"}
+    graded = zip(accuracy.values.flatten().tolist(), accuracy.valid.flatten().tolist(), strict=True)
+    grades = [grade if valid else None for grade, valid in graded]
+    return [
+        {**where, **_told(problem, text), "accuracy": grade}
+        for problem, text, grade in zip(problems, answers.texts, grades, strict=False)
+    ]
 
 
 @torch.no_grad()
 def token_rows(
-    algorithm: Algorithm, teacher: Teacher | None, problems: Sequence[Problem], drawn: Rollouts
+    algorithm: Algorithm, policy: Policy, teacher: Teacher | None, problems: Sequence[Problem], drawn: Rollouts
 ) -> list[dict[str, Any]]:
     """Per completion: its tokens, the student's and the teacher's log-probs of them, and which ones carry weight.
 
@@ -27,13 +41,18 @@ def token_rows(
     where = _supervised(algorithm, drawn, targets)
     return [
         {
-            "tokens": [_name(problem, int(token)) for token in drawn.completion_ids[row][drawn.mask[row]]],
+            **_told(problem, drawn.texts[row]),
+            "tokens": policy.token_texts(problem, _kept(drawn.completion_ids, drawn, row)),
             "logprobs": _kept(drawn.logprobs, drawn, row),
             "teacher_logprobs": None if targets is None else _kept(targets.logprobs, drawn, row),
             "supervised": None if where is None else _kept(where, drawn, row),
         }
         for row, problem in enumerate(problems)
     ]
+
+
+def _told(problem: Problem, completion: str) -> dict[str, Any]:
+    return {"problem": problem.id, "prompt": problem.prompt, "completion": completion, "answer": problem.answer}
 
 
 def _supervised(algorithm: Algorithm, drawn: Rollouts, targets: Targets | None) -> Tensor | None:
@@ -45,8 +64,3 @@ def _supervised(algorithm: Algorithm, drawn: Rollouts, targets: Targets | None) 
 
 def _kept(values: Tensor, drawn: Rollouts, row: int) -> list[Any]:
     return values[row][drawn.mask[row]].tolist()
-
-
-def _name(problem: Problem, token: int) -> str:
-    """How a token reads: the candidate's text, or its id where a vocabulary is not at hand."""
-    return problem.candidates[token] if problem.candidates else str(token)

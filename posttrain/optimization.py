@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -76,3 +77,37 @@ def optimizer_of(
         return warm * decay[options.lr_scheduler_type]
 
     return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
+
+
+def state_of(
+    parameters: Sequence[torch.nn.Parameter],
+    optimizer: torch.optim.Optimizer,
+    scheduler: torch.optim.lr_scheduler.LambdaLR,
+) -> dict[str, Any]:
+    """Weights, moments and where the schedule stands, for a checkpoint."""
+    return {
+        "weights": list(parameters),
+        "optimizer": [optimizer.state.get(parameter, {}) for parameter in parameters],
+        "learning_rates": [group["lr"] for group in optimizer.param_groups],
+        "scheduled": scheduler.last_epoch,
+    }
+
+
+@torch.no_grad()
+def restore(
+    state: Mapping[str, Any],
+    parameters: Sequence[torch.nn.Parameter],
+    optimizer: torch.optim.Optimizer,
+    scheduler: torch.optim.lr_scheduler.LambdaLR,
+) -> None:
+    """Brings all of them to where `state_of` saw them."""
+    for parameter, saved, moments in zip(parameters, state["weights"], state["optimizer"], strict=True):
+        parameter.copy_(saved)
+        if moments:
+            # Moments lie with their weights, as in the optimizer's own loading; the step count stays on the CPU.
+            optimizer.state[parameter] = {
+                name: value if name == "step" else value.to(parameter.device) for name, value in moments.items()
+            }
+    for group, rate in zip(optimizer.param_groups, state["learning_rates"], strict=True):
+        group["lr"] = rate
+    scheduler.last_epoch = state["scheduled"]

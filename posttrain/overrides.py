@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from omegaconf import OmegaConf
 
-from posttrain.registry import ConfigError, did_you_mean
+from posttrain.registry import CODE, ConfigError, did_you_mean
 
 # What users of TRL and transformers type, and what it is called here.
 ELSEWHERE = {
@@ -60,6 +60,14 @@ def parse_overrides(words: Sequence[str], known: Collection[str] = ()) -> dict[s
             raise ConfigError(f"{key}: given twice ({found[key]!r} and {value!r}). Give it once.")
         found[key] = _value(key, value)
     return found
+
+
+def code_named(settings: Sequence[str] | Mapping[str, Any]) -> list[str]:
+    """The files and modules whose functions a user asks for as rewards, `reward=my.py:score`: plugins to be loaded."""
+    pairs = settings.items() if isinstance(settings, Mapping) else [word.partition("=")[::2] for word in settings]
+    texts = [str(value) for key, value in pairs if key.split(".")[0] in ("reward", "evaluation")]
+    words = [word for text in texts for word in re.split(r"[\s,\[\]{}'\"]+", text) if re.fullmatch(CODE, word)]
+    return list(dict.fromkeys(word.rpartition(":")[0] for word in words))
 
 
 def parse_seeds(value: Any) -> tuple[int, ...]:

@@ -64,6 +64,11 @@ class Registry:
             raise ConfigError(f"unknown {self.kind} `{name}`.{did_you_mean(name, self._entries)}")
         return self._entries[name]
 
+    def name_of(self, entry: object) -> str:
+        """The name under which the class of an object is registered; the name of the class where it is not."""
+        self._load()
+        return next((name for name, cls in self._entries.items() if cls is type(entry)), type(entry).__name__)
+
     def __contains__(self, name: str) -> bool:
         self._load()
         return name in self._entries
@@ -106,6 +111,25 @@ def load_plugins(names: Iterable[str] = ()) -> list[Plugin]:
     return loaded
 
 
+CODE = r"(?:[^:,{}\[\]\s]+\.py|[A-Za-z_]\w*(?:\.\w+)*):[A-Za-z_]\w*"  # FILE.py:NAME or MODULE:NAME
+
+_files: dict[str, tuple[Path, str]] = {}  # where an imported file lay and what it held: one that changed runs anew
+_modules: dict[str, Any] = {}  # what load_plugins was told to import, by the name it was given
+
+
+def loaded(name: str, field: str) -> Any:
+    """A module that `load_plugins` was told to import, by its name or, for a file, by that of the file.
+
+    A configuration may name code, but only whoever starts the program has it run: other modules are refused.
+    """
+    same = [module for given, module in _modules.items() if Path(given).name == Path(name).name]
+    if name in _modules:
+        return _modules[name]
+    if name.endswith(".py") and len(same) == 1:
+        return same[0]
+    raise ConfigError(f"{field}: {name} is named by a configuration, which runs no code. Add --plugin {name}.")
+
+
 def _import(name: str, load: Callable[[], Any], installed: bool = False) -> Plugin:
     try:
         module = load()
@@ -113,6 +137,7 @@ def _import(name: str, load: Callable[[], Any], installed: bool = False) -> Plug
         raise ConfigError(f"plugin `{name}`: {error}") from error
     except Exception as error:
         raise ConfigError(f"plugin `{name}` does not import: {type(error).__name__}: {error}") from error
+    _modules[name] = module
     return Plugin(name, _digest(module), installed)
 
 
@@ -131,7 +156,8 @@ def _import_file(path: Path) -> Any:
     if not path.is_file():
         raise ConfigError("there is no such file. Give a path to a .py file or a module's name.")
     name = f"posttrain_plugin_{path.stem}"
-    if name in sys.modules and Path(str(sys.modules[name].__file__)).resolve() == path.resolve():
+    content = hashlib.sha256(path.read_bytes()).hexdigest()
+    if name in sys.modules and _files.get(name) == (path.resolve(), content):
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
@@ -142,4 +168,5 @@ def _import_file(path: Path) -> Any:
     except BaseException:
         del sys.modules[name]
         raise
+    _files[name] = (path.resolve(), content)
     return module

@@ -6,7 +6,7 @@ import importlib.util
 import inspect
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ TIERS = {"l0": "l0_smoke", "l1": "l1_mechanism", "l2": "l2_tiny_lm", "l3": "l3_r
 REAL: dict[str, Any] = {"tier": "l3", "learning_rate": 1e-5, "teacher": None, "policy": {"name": "causal_lm"}}
 # The smoke tier: a few steps of the mechanism tier's configuration.
 SMOKE: dict[str, Any] = {"tier": "l0", "steps": 10, "seeds": [0, 1], "tune": None, "note": None}
-TRACKERS = ("tensorboard",)  # beside metrics.jsonl, which is always written
+TRACKERS = ("tensorboard", "wandb", "trackio")  # beside metrics.jsonl, which is always written
 COMPONENTS: dict[str, Registry] = {
     "algorithm": registry.algorithms,
     "policy": registry.policies,
@@ -244,7 +244,8 @@ def _check_report(config: TrainConfig) -> None:
     for name in config.report_to:
         if name not in TRACKERS:
             raise ConfigError(f"report_to: unknown tracker `{name}`.{did_you_mean(name, TRACKERS)}")
-        if importlib.util.find_spec(name) is None:
+        found = importlib.util.find_spec(name)
+        if found is None or found.origin is None:  # without one it is a mere folder, such as wandb leaves behind
             raise ConfigError(f"report_to: `{name}` is not installed. Write: pip install 'posttrain[{name}]'")
 
 
@@ -299,18 +300,22 @@ def _named(part: Any, field_name: str) -> dict[str, Any]:
     return dict(part)
 
 
-def _component(field_name: str, part: Any) -> tuple[Any, dict[str, Any]]:
+def _component(field_name: str, part: Any, known: Registry | None = None) -> tuple[Any, dict[str, Any]]:
     """The registered dataclass of a part, and the part with every default spelled out."""
+    registry_ = known or COMPONENTS[field_name]
     options = _named(part, field_name)
     name = options.pop("name", None)
     if not isinstance(name, str):
-        known = did_you_mean("", COMPONENTS[field_name].names())
-        raise ConfigError(f"{field_name}.name: nothing is chosen. Write {field_name}=NAME.{known}")
+        choices = did_you_mean("", registry_.names())
+        raise ConfigError(f"{field_name}.name: nothing is chosen. Write {field_name}=NAME.{choices}")
     try:
-        cls = COMPONENTS[field_name].get(name)
+        cls = registry_.get(name)
     except ConfigError as error:
         raise ConfigError(f"{field_name}.name: {error}") from None
-    refuse_unknown(field_name, options, cls, f"{COMPONENTS[field_name].kind} `{name}` has")
+    refuse_unknown(field_name, options, cls, f"{registry_.kind} `{name}` has")
+    inner = {f.name: _inner(f"{field_name}.{f.name}", options[f.name], f) for f in fields(cls) if f.name in options}
+    inner = {key: value for key, value in inner.items() if value is not None}
+    options |= {key: tuple(made for made, _ in several) for key, several in inner.items()}
     typed = typed_values(cls, options, f"{field_name}.", {f.name for f in fields(cls)})
     try:
         made = cls(**typed)
@@ -318,7 +323,23 @@ def _component(field_name: str, part: Any) -> tuple[Any, dict[str, Any]]:
         raise
     except ValueError as error:
         raise ConfigError(f"{field_name}: {error}") from error
-    return made, {"name": name, **spelled(made)}
+    written = {key: list(value) if isinstance(value, tuple) else value for key, value in spelled(made).items()}
+    return made, {"name": name, **written, **{key: [part for _, part in several] for key, several in inner.items()}}
+
+
+def _inner(field_name: str, value: Any, schema: Field[Any]) -> list[tuple[Any, dict[str, Any]]] | None:
+    """The components of a field that holds several; None where the field holds something else."""
+    kind = schema.metadata.get("components")
+    if kind is None:
+        return None
+    if not isinstance(value, list | tuple):
+        raise ConfigError(f"{field_name}: found {value!r}, expected a list: {field_name}=[NAME,NAME]")
+    # `my.py:score` inside a list is the function of that name, as it is for the whole.
+    parts = [
+        {"name": "function", "source": part} if isinstance(part, str) and re.fullmatch(registry.CODE, part) else part
+        for part in value
+    ]
+    return [_component(f"{field_name}[{i}]", part, COMPONENTS[kind]) for i, part in enumerate(parts)]
 
 
 def _resolved(flat: Mapping[str, Any], tune: Tune, built: Mapping[str, tuple[Any, dict[str, Any]]]) -> dict[str, Any]:

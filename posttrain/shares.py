@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from posttrain.batch import Problem, Rewards, Rollouts, Scores, Targets, concatenate, share
+from posttrain.batch import Problem, Rewards, Rollouts, Scores, Targets, concatenate, concatenate_rewards, share
 from posttrain.ranks import Ranks
 
 Found = TypeVar("Found", Rewards, Scores, Targets)
@@ -45,6 +45,8 @@ class Shares:
             return work()
         parts = [part for part in self.ranks.together(what, lambda: work() if self.mine else None) if part is not None]
         order = torch.tensor([group for groups in self.groups for group in groups]).argsort()
+        if isinstance(parts[0], Rewards):
+            return concatenate_rewards(parts).take(order.tolist())  # type: ignore[arg-type, return-value]
         index = (order.unsqueeze(1) * rows + torch.arange(rows)).flatten()
         columns = {f.name: [getattr(part, f.name) for part in parts] for f in fields(parts[0])}
         joined: dict[str, Any] = {

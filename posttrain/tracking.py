@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from posttrain.batch import Batch, Failure, Problem, Rewards, Rollouts, Scores, Signals, Targets
+from posttrain.batch import Batch, Problem, Rewards, Rollouts, Scores, Signals, Targets
+from posttrain.judging import FailureWatch, judge, named_parts
 from posttrain.policies.base import Policy
 from posttrain.ranks import Ranks
+from posttrain.rewards.base import Grader
 
-Grader = Callable[[Problem, str], float | Failure]
 Point = dict[str, float]
 
 
@@ -55,7 +56,8 @@ def track_step(averages: Averages, rollouts: Rollouts, batch: Batch, signals: Si
     if signals.reference is not None and own:
         averages.add("kl_to_reference_sampled", *sampled_kl(rollouts, signals.reference))
     if signals.rewards is not None:
-        averages.add("reward", signals.rewards.values, signals.rewards.valid.to(mask))
+        for name, part in {"reward": signals.rewards, **named_parts(signals.rewards)}.items():
+            averages.add(name, part.values, part.valid.to(mask))
         values, failed = signals.rewards.values, ~signals.rewards.valid
         lowest = values.masked_fill(failed, torch.inf).amin(1, keepdim=True)
         zero_variance = lowest >= values.masked_fill(failed, -torch.inf).amax(1, keepdim=True)
@@ -94,20 +96,6 @@ def sampled_kl(rollouts: Rollouts, other: Targets) -> tuple[Tensor, Tensor]:
     return rollouts.logprobs - other.logprobs, drawn.to(rollouts.logprobs)
 
 
-def judge(grader: Grader, problems: Sequence[Problem], rollouts: Rollouts) -> Rewards:
-    """Rewards [P, G] of completions of `problems`; a failure is kept apart from a value."""
-    found = [
-        grader(problem, rollouts.texts[p * rollouts.group_size + g])
-        for p, problem in enumerate(problems)
-        for g in range(rollouts.group_size)
-    ]
-    shape = (len(problems), rollouts.group_size)
-    values = [0.0 if isinstance(value, Failure) else value for value in found]
-    valid = [not isinstance(value, Failure) for value in found]
-    dtype = rollouts.logprobs.dtype
-    return Rewards(torch.tensor(values, dtype=dtype).view(shape), torch.tensor(valid).view(shape))
-
-
 @dataclass(frozen=True)
 class Evaluator:
     """Measures a policy on held-out problems: greedy answers graded, entropy and KL over its own distribution."""
@@ -116,22 +104,41 @@ class Evaluator:
     accuracy: Grader
     reward: Grader
 
-    def __call__(self, policy: Policy, reference: Policy, teacher: Policy | None) -> Point:
-        """One point: accuracy and mean reward of the greedy answers, entropy and KL in nats per token."""
+    def __call__(
+        self,
+        policy: Policy,
+        reference: Policy,
+        teacher: Policy | None,
+        seen: Callable[[Sequence[Problem], Rollouts, Rewards], object] = lambda problems, answers, accuracy: None,
+    ) -> Point:
+        """One point: accuracy and mean reward of the greedy answers, entropy and KL in nats per token.
+
+        `seen` is shown the problems, the answers and how they were graded for accuracy.
+        """
         answers = policy.greedy(self.problems)
         others = {"reference": reference} if teacher is None else {"reference": reference, "teacher": teacher}
         expected = policy.expectations(self.problems, others)
         accuracy, reward = (judge(grader, self.problems, answers) for grader in (self.accuracy, self.reward))
+        for judged in (accuracy, reward):
+            FailureWatch().add(judged)
         point = {
-            # An answer nobody can read is not right; where none can be read, nothing is known.
-            "accuracy": _mean(accuracy.values.flatten().tolist() if accuracy.valid.any() else []),
+            "accuracy": accuracy_of(accuracy),
             "mean_reward": _mean(reward.values[reward.valid].tolist()),
             "entropy": _mean(expected.entropy.tolist()),
             "kl_from_reference": _mean(expected.kl["reference"].tolist()),
         }
         if teacher is not None:
             point["kl_from_teacher"] = _mean(expected.kl["teacher"].tolist())
+        seen(self.problems, answers, accuracy)
         return point
+
+
+def accuracy_of(rewards: Rewards) -> float:
+    """The share of right answers. An answer nobody can read is not right; where none can be read, nothing is known.
+
+    What the machinery failed to judge is neither right nor wrong, and left out.
+    """
+    return _mean(rewards.values[rewards.judged].tolist() if rewards.valid.any() else [])
 
 
 def _mean(values: Iterable[float]) -> float:

@@ -12,18 +12,21 @@ import torch
 from torch import Tensor
 
 from posttrain.algorithms.base import Algorithm
-from posttrain.batch import Batch, Problem, Rewards, Rollouts, Scores, Signals, concatenate
+from posttrain.batch import Batch, Problem, Rewards, Rollouts, Scores, Signals, concatenate, concatenate_rewards
 from posttrain.functional.selection import keyed_uniforms
-from posttrain.microscope import token_rows
-from posttrain.optimization import Optimization, optimizer_of
+from posttrain.judging import FailureWatch, count_outcomes, judge
+from posttrain.microscope import answer_rows, token_rows
+from posttrain.optimization import Optimization, optimizer_of, restore, state_of
 from posttrain.phases import Phases
 from posttrain.policies.base import Policy, States
 from posttrain.ranks import Ranks
 from posttrain.registry import ConfigError
+from posttrain.rewards.base import Grader
 from posttrain.shares import Shares, drawn, shares
 from posttrain.teachers.base import Events, Teacher
-from posttrain.tracking import Averages, Evaluator, Grader, Point, judge, require_finite, track_step, track_update
+from posttrain.tracking import Averages, Evaluator, Point, require_finite, track_step, track_update
 
+SHOWN = 4  # held-out problems whose answers are kept as text
 SOURCE_STREAM = 3  # the coins that choose between the student's completions and data rows
 
 
@@ -63,11 +66,14 @@ class Trainer:
         self.completed = 0  # steps
         self.baseline: Point | None = None
         self.history: list[dict[str, float]] = []
+        self.answers: list[dict[str, Any]] = []  # greedy ones to the first held-out problems, of every evaluation
         self.diagnostics: dict[str, float] = {}
         self.parameters = [p for p in self.policy.parameters() if p.requires_grad]
         self.optimizer, self.scheduler = optimizer_of(self.parameters, self.options)
         self.critic_updates = self.refills = 0
         self.stored: list[Rollouts] | None = None
+        self.watch = FailureWatch()
+        self.counted: dict[str, int] = {}  # the step's outcomes, for its row alone
 
     def run(self) -> Outcome:
         """Trains to the end, from where it stands; raises NonFinite where a number is lost."""
@@ -82,7 +88,8 @@ class Trainer:
             if due:
                 self.history.append({**row, **self._evaluate(step)})
             self.completed = step
-            self.report({"seed": self.seed, **row, **self.diagnostics, **(self.history[-1] if due else {})})
+            measured = {**self.diagnostics, **self.counted, **(self.history[-1] if due else {})}
+            self.report({"seed": self.seed, **row, **measured})
         final = {name: value for name, value in self.history[-1].items() if name not in ("step", "loss")}
         counted = (Events.over(self._events()), self.critic_updates, self.refills)
         return Outcome(self.baseline, final, self.history, self.diagnostics, *counted, self.phases)
@@ -94,13 +101,12 @@ class Trainer:
             "completed": self.completed,
             "baseline": self.baseline,
             "history": self.history,
+            "answers": self.answers,
             "diagnostics": self.diagnostics,
             "counters": [self.critic_updates, self.refills],
+            "failures": [list(step) for step in self.watch.steps],
             "phases": self.phases.state_dict(),
-            "weights": list(self.parameters),
-            "optimizer": [self.optimizer.state.get(parameter, {}) for parameter in self.parameters],
-            "learning_rates": [group["lr"] for group in self.optimizer.param_groups],
-            "scheduled": self.scheduler.last_epoch,
+            **state_of(self.parameters, self.optimizer, self.scheduler),
             "stream": self.stream.bit_generator.state,
             "torch_stream": torch.get_rng_state(),
             "cuda_streams": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
@@ -109,23 +115,15 @@ class Trainer:
             "stored": None if stored is None else {f.name: getattr(stored, f.name) for f in fields(stored)},
         }
 
-    @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on from `state_dict` of a trainer that was assembled alike."""
         self.completed, self.baseline = state["completed"], state["baseline"]
         self.history, self.diagnostics = list(state["history"]), state["diagnostics"]
+        self.answers = list(state["answers"])
         self.critic_updates, self.refills = state["counters"]
+        self.watch.load(state["failures"])
         self.phases.load_state_dict(state["phases"])
-        for parameter, saved, moments in zip(self.parameters, state["weights"], state["optimizer"], strict=True):
-            parameter.copy_(saved)
-            if moments:
-                # Moments lie with their weights, as in the optimizer's own loading; the step count stays on the CPU.
-                self.optimizer.state[parameter] = {
-                    name: value if name == "step" else value.to(parameter.device) for name, value in moments.items()
-                }
-        for group, rate in zip(self.optimizer.param_groups, state["learning_rates"], strict=True):
-            group["lr"] = rate
-        self.scheduler.last_epoch = state["scheduled"]
+        restore(state, self.parameters, self.optimizer, self.scheduler)
         self.stream.bit_generator.state = state["stream"]
         torch.set_rng_state(state["torch_stream"])
         if state["cuda_streams"]:
@@ -143,9 +141,10 @@ class Trainer:
     def step(self, step: int) -> dict[str, float]:
         """Rollouts, signals, one or more optimizer steps; gives the step's diagnostics."""
         with self.phases.measure("sample"):
-            problems, rollouts = self._collect(step)
+            problems, rollouts, rewards = self._collect(step)
         self.phases.count("sample", int(rollouts.mask.sum()))
-        signals, states = self._signals(problems, rollouts)
+        signals, states = self._signals(problems, rollouts, rewards)
+        self.counted = {} if signals.rewards is None else count_outcomes(signals.rewards)
         batch = self._prepared(rollouts, signals)
         whole, shared = Averages(), Averages()  # the step as every rank sees it; what each rank adds from its rows
         track_step(whole, rollouts, batch, signals, own=self.algorithm.rollouts == "sample")
@@ -185,16 +184,12 @@ class Trainer:
         flat = [p.grad if p.grad is not None else torch.zeros_like(p) for p in self.parameters]
         return torch.cat([gradient.flatten() for gradient in flat]).clone()
 
-    def samples(self, count: int = 4) -> list[dict[str, Any]]:
+    def samples(self, count: int = SHOWN) -> list[dict[str, Any]]:
         """Completions of the first held-out problems, drawn apart from the training stream."""
         problems = self.evaluator.problems[:count]
         drawn = self.policy.sample(problems, 1, np.random.default_rng([self.seed, 1]), self.seed, self.options.steps)
-        where = {"seed": self.seed, "step": self.options.steps}
-        tokens = token_rows(self.algorithm, self.teacher, problems, drawn)
-        return [
-            {**where, "problem": p.id, "prompt": p.prompt, "completion": text, "answer": p.answer, **row}
-            for p, text, row in zip(problems, drawn.texts, tokens, strict=True)
-        ]
+        rows = token_rows(self.algorithm, self.policy, self.teacher, problems, drawn)
+        return [{"seed": self.seed, "step": self.options.steps, "decoding": "sampled", **row} for row in rows]
 
     # -- one step ---------------------------------------------------------------------------------------------
 
@@ -205,27 +200,32 @@ class Trainer:
             return problems, concatenate([self.stored[i] for i in chosen], range(len(chosen)))
         return problems, self._draw(problems, step)
 
-    def _collect(self, step: int) -> tuple[list[Problem], Rollouts]:
-        """A step's completions. Where the algorithm turns groups down, others are drawn, up to `max_refills` times."""
+    def _collect(self, step: int) -> tuple[list[Problem], Rollouts, Rewards | None]:
+        """A step's completions. Where the algorithm turns groups down by their rewards, up to `max_refills` others."""
         problems, rollouts = self._rollouts(step)
         if not self.algorithm.refills:
-            return problems, rollouts
-        kept: list[Rollouts] = []
+            return problems, rollouts, None
+        rewards: Rewards | None = None
+        kept: list[tuple[Rollouts, Rewards]] = []
         chosen: list[Problem] = []
         for refill in range(self.options.max_refills + 1):
             if refill:
                 # A step number of its own, so that the new completions have keys of their own.
                 problems, rollouts = self._rollouts(step + refill * self.options.steps)
                 self.refills += 1
-            accepted = self.algorithm.accept(rollouts, self._judged(problems, rollouts)).tolist()
-            for group, good in enumerate(accepted):
+            rewards = self._judged(problems, rollouts)
+            for group, good in enumerate(self.algorithm.accept(rollouts, rewards).tolist()):
                 if good and len(chosen) < self.options.problems_per_step:
                     chosen.append(problems[group])
-                    kept.append(rollouts.rows(slice(group * rollouts.group_size, (group + 1) * rollouts.group_size)))
+                    rows = slice(group * rollouts.group_size, (group + 1) * rollouts.group_size)
+                    kept.append((rollouts.rows(rows), rewards.take([group])))
             if len(chosen) == self.options.problems_per_step:
                 break
         # Where too few groups teach anything, the step trains on those there are, or on the last ones drawn.
-        return (chosen, concatenate(kept, range(len(kept)))) if chosen else (problems, rollouts)
+        if not chosen:
+            return problems, rollouts, rewards
+        parts, judged = zip(*kept, strict=True)
+        return chosen, concatenate(parts, range(len(parts))), concatenate_rewards(judged)
 
     def _draw(self, problems: list[Problem], step: int) -> Rollouts:
         """The student's completions, data rows, or a mixture by one coin per problem."""
@@ -257,14 +257,19 @@ class Trainer:
         return shares(rollouts.groups, self.options.minibatch_problems, self.ranks)
 
     def _judged(self, problems: list[Problem], rollouts: Rollouts) -> Rewards:
-        """Rewards of the whole step, each rank having graded its groups."""
+        """Rewards of the whole step, each rank having graded its groups; stops a run whose judging breaks down."""
         held = self._shares(rollouts)
         mine = [problems[group] for group in held.mine]
         name = f"the reward function {getattr(self.grader, '__name__', type(self.grader).__name__)}"
-        return held.gathered(name, 1, lambda: judge(self.grader, mine, held.own(rollouts)))
+        with self.phases.measure("reward"):
+            rewards = held.gathered(name, 1, lambda: judge(self.grader, mine, held.own(rollouts)))
+        self.watch.add(rewards)
+        return rewards
 
     @torch.no_grad()
-    def _signals(self, problems: list[Problem], rollouts: Rollouts) -> tuple[Signals, States | None]:
+    def _signals(
+        self, problems: list[Problem], rollouts: Rollouts, rewards: Rewards | None = None
+    ) -> tuple[Signals, States | None]:
         """Everything `needs` asks for, of the whole step; and the teacher's hidden states of this rank's rows, where
         the loss is a full divergence."""
         needs, algorithm, teacher, size = self.algorithm.needs, self.algorithm, self.teacher, rollouts.group_size
@@ -289,8 +294,8 @@ class Trainer:
             if "reference" in needs:
                 reference = held.gathered("the reference", size, lambda: self.reference.targets(own, own.mask))
                 self.phases.count("score", int(own.mask.sum()))
-        with self.phases.measure("reward"):
-            rewards = self._judged(problems, rollouts) if "rewards" in needs else None
+        if rewards is None and "rewards" in needs:
+            rewards = self._judged(problems, rollouts)
         return Signals(rewards, targets, reference, student if "student" in needs else None), states
 
     def _prepared(self, rollouts: Rollouts, signals: Signals) -> Batch:
@@ -368,10 +373,13 @@ class Trainer:
     def _evaluate(self, step: int) -> Point:
         with self.phases.measure("evaluate"):
             teacher = self.teacher.distribution() if self.teacher else None
-            measure = partial(self.evaluator, self.policy, self.reference, teacher)
+            measure = partial(self.evaluator, self.policy, self.reference, teacher, partial(self._keep_answers, step))
             point = self.ranks.together("the evaluation", measure)[0]
         require_finite(step, point)
         return point
+
+    def _keep_answers(self, step: int, problems: Sequence[Problem], answers: Rollouts, accuracy: Rewards) -> None:
+        self.answers += answer_rows(self.seed, step, problems[:SHOWN], answers, accuracy)
 
 
 def _states_at(states: States | None, row: int, rows: int) -> States | None:

@@ -73,12 +73,27 @@ def test_a_run_folder_holds_exactly_the_documented_files(trained):
     assert sorted(path.name for path in trained.iterdir()) == FILES
 
 
-def test_metrics_have_a_row_per_seed_and_step_and_samples_four_per_seed(trained):
+def test_metrics_have_a_row_per_seed_and_step(trained):
     metrics = rows(trained)
     assert [(row["seed"], row["step"]) for row in metrics] == [(s, t) for s in (42, 43) for t in range(1, 13)]
     assert all({"loss", "gradient_norm", "supervised_positions"} <= row.keys() for row in metrics)
     assert [row["step"] for row in metrics if "accuracy" in row and row["seed"] == 42] == list(range(1, 13))
-    assert [row["seed"] for row in rows(trained, "samples")] == [42] * 4 + [43] * 4
+
+
+def test_samples_are_the_graded_answers_of_every_evaluation_and_then_completions_with_tokens(trained):
+    samples = rows(trained, "samples")
+    for seed, run in zip((42, 43), artifact(trained)["runs"], strict=True):
+        own = [row for row in samples if row["seed"] == seed]
+        greedy, sampled = own[:-4], own[-4:]
+        assert [row["step"] for row in greedy] == [step for step in range(13) for _ in range(4)]
+        assert {row["decoding"] for row in greedy} == {"greedy"}
+        assert len({row["problem"] for row in greedy}) == 4
+        # Four of all held-out problems: their grades are among those that the accuracy is the mean of.
+        assert all(row["accuracy"] == float(row["completion"] == row["answer"]) for row in greedy)
+        assert run["baseline"]["accuracy"] < 1
+        assert [(row["decoding"], row["step"]) for row in sampled] == [("sampled", 12)] * 4
+        assert all(len(row["tokens"]) == len(row["logprobs"]) for row in sampled)
+    assert [row["seed"] for row in samples] == sorted(row["seed"] for row in samples)
 
 
 def test_the_artifact_keeps_its_schema_and_has_what_a_new_one_owes(trained):
@@ -577,7 +592,7 @@ def test_a_killed_and_an_interrupted_run_leave_nothing_that_looks_complete(tmp_p
     assert [process.returncode for process in processes] == [-signal.SIGKILL, 130]
     assert "interrupted. interrupted is incomplete. Go on with --output interrupted --resume auto." in said
     for name in ("killed", "interrupted"):
-        assert {"artifact.json", "execution.json", "samples.jsonl"}.isdisjoint(os.listdir(tmp_path / name))
+        assert {"artifact.json", "execution.json"}.isdisjoint(os.listdir(tmp_path / name))
         assert verified(tmp_path / name) == 3
         assert "the run is incomplete" in capsys.readouterr().out
 
@@ -622,7 +637,7 @@ def test_a_number_that_is_lost_ends_the_run_without_an_artifact(capsys):
     assert main(["train", *words, "--output", "out"]) == 1
     said = capsys.readouterr().err
     assert said.strip().startswith("posttrain: step 1: loss is inf. The run stops here")
-    assert {"artifact.json", "execution.json", "samples.jsonl"}.isdisjoint(os.listdir("out"))
+    assert {"artifact.json", "execution.json"}.isdisjoint(os.listdir("out"))
 
 
 # -- data -------------------------------------------------------------------------------------------------------------

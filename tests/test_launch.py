@@ -158,6 +158,23 @@ def test_an_error_on_one_rank_ends_all_of_them_and_leaves_no_artifact(tmp_path):
     assert not (tmp_path / "run" / "artifact.json").exists()
 
 
+REFUSES = """
+def score(completion, id):
+    # Rank 1 of two trains seed 2.
+    return "yes" if id.startswith("2/") else 1.0
+"""
+
+
+def test_br_20_c_a_reward_that_fails_on_one_rank_ends_both_and_names_rank_and_function(tmp_path):
+    """BR-20 (c): both exit non-zero within the time limit; the message says which rank and which function."""
+    (tmp_path / "refuses.py").write_text(REFUSES)
+    words = [*SPREAD[:-1], "seeds=1-2", "reward.name=function", "reward.source=refuses.py:score", "--output", "run"]
+    _, err = ended(torchrun(2, tmp_path, PACKAGE, *words), code=1, timeout=60)
+    assert "posttrain: rank 1: reward `refuses.py:score`, sample 0 (problem 2/train/" in err
+    assert "found 'yes', expected a finite number, None or a Failure" in err
+    assert not (tmp_path / "run" / "artifact.json").exists()
+
+
 GRADIENTS = """
 import json, sys
 import torch

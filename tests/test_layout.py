@@ -33,8 +33,10 @@ ARROWS = {
     "algorithms.base": "batch registry functional policies.base",
     "algorithms": "batch registry ranges functional policies.base algorithms.base",
     "data": "batch registry ranges",
-    "rewards": "batch registry ranges",
-    "tracking": "batch ranks policies.base",
+    "rewards.base": "batch",
+    "rewards": "batch registry ranges rewards.base",
+    "judging": "batch rewards.base",
+    "tracking": "batch ranks judging policies.base rewards.base",
     "microscope": "batch algorithms.base teachers.base",
     "phases": "",
     "stopping": "",
@@ -42,8 +44,8 @@ ARROWS = {
     "checkpoint": "artifacts registry",
     "shares": "batch ranks",
     "trainer": (
-        "batch tracking ranks shares registry functional microscope optimization phases "
-        "policies.base teachers.base algorithms.base"
+        "batch tracking judging ranks shares registry functional microscope optimization phases "
+        "policies.base teachers.base algorithms.base rewards.base"
     ),
     "settings": "registry ranges optimization conversion overrides",
     "tiny": "artifacts data registry",
@@ -216,7 +218,7 @@ def test_every_module_says_what_it_is():
 
 # -- calls nobody makes -----------------------------------------------------------------------------------------------
 
-UNSAFE_MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve"}
+UNSAFE_MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "joblib", "jsonpickle"}
 UNSAFE_CALLS = {"eval", "exec", "compile", "yaml.load", "yaml.unsafe_load", "os.system", "os.popen"}
 UNSAFE_ARGUMENTS = {("shell", True), ("weights_only", False), ("trust_remote_code", True), ("allow_pickle", True)}
 LOADERS = {"importlib.import_module", "__import__", "importlib.util.spec_from_file_location", "runpy.run_path"}
@@ -234,10 +236,12 @@ def unsafe(tree: ast.AST, loads_plugins: bool = False) -> list[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Import | ast.ImportFrom):
             names = [alias.name for alias in node.names] + [getattr(node, "module", None) or ""]
-            found += [f"{node.lineno}: import {name}" for name in names if name.partition(".")[0] in UNSAFE_MODULES]
+            names += [f"{getattr(node, 'module', '')}.{alias.name}" for alias in node.names]
+            unsafe_names = [n for n in names if n.partition(".")[0] in UNSAFE_MODULES or n in UNSAFE_CALLS]
+            found += [f"{node.lineno}: import {name}" for name in unsafe_names]
         if not isinstance(node, ast.Call):
             continue
-        name = dotted(node.func)
+        name = dotted(node.func).removeprefix("builtins.")
         given = {(word.arg, word.value.value) for word in node.keywords if isinstance(word.value, ast.Constant)}
         found += [f"{node.lineno}: {key}={value}" for key, value in given & UNSAFE_ARGUMENTS]
         if name in UNSAFE_CALLS:
@@ -260,6 +264,11 @@ def test_nothing_that_is_read_is_ever_run():
     [
         "import pickle",
         "from pickle import loads",
+        "import joblib",
+        "import shelve, marshal, dill",
+        "from yaml import load",
+        "exec(code)",
+        "builtins.eval(x)",
         "eval(x)",
         "yaml.load(file)",
         "subprocess.run(x, shell=True)",

@@ -13,11 +13,26 @@ def trainer(*overrides):
 def test_every_group_of_a_step_has_rewards_that_differ():
     one = trainer()
     for step in range(1, 5):
-        problems, rollouts = one._collect(step)
-        signals, _ = one._signals(problems, rollouts)
+        problems, rollouts, rewards = one._collect(step)
+        signals, _ = one._signals(problems, rollouts, rewards)
         assert len(problems) == one.options.problems_per_step == rollouts.groups
         assert (signals.rewards.values.amin(1) < signals.rewards.values.amax(1)).all()
     assert one.refills > 0
+
+
+def test_what_was_judged_to_accept_a_group_is_not_judged_again():
+    """A judge that never says the same twice: the rewards that are trained on are those the groups were chosen by."""
+    one = trainer()
+    asked, usual = [], one.grader
+
+    def counting(problem, text):
+        asked.append(text)
+        return usual(problem, text)
+
+    one.grader = counting
+    one.step(1)
+    rows = one.options.problems_per_step * one.options.group_size
+    assert len(asked) == rows * (1 + one.refills)
 
 
 def test_no_two_completions_of_a_step_share_a_key():
@@ -27,8 +42,8 @@ def test_no_two_completions_of_a_step_share_a_key():
 
 def test_the_cap_ends_the_search_and_the_step_trains_on_what_there_is():
     one = trainer("max_refills=0")
-    problems, rollouts = one._collect(1)
-    signals, _ = one._signals(problems, rollouts)
+    problems, rollouts, rewards = one._collect(1)
+    signals, _ = one._signals(problems, rollouts, rewards)
     assert one.refills == 0
     assert 0 < len(problems) < one.options.problems_per_step
     assert (signals.rewards.values.amin(1) < signals.rewards.values.amax(1)).all()

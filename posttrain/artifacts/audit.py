@@ -104,7 +104,7 @@ def output_problems(folder: Path, files: Sequence[Mapping[str, Any]]) -> Iterato
             yield f"{file['path']} does not have the recorded digest {file['sha256']}"
 
 
-APART = ("arms/", "against/", "teacher-cache/", "tuning/", "tensorboard/")
+APART = ("arms/", "against/", "teacher-cache/", "tuning/", "tensorboard/", "wandb/")
 
 
 def unrecorded_files(folder: Path, files: Sequence[Mapping[str, Any]]) -> list[str]:

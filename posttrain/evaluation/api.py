@@ -13,7 +13,8 @@ from posttrain.evaluation.benchmark import Split
 from posttrain.evaluation.benchmark_conduct import Evaluated
 from posttrain.evaluation.conduct import Watch, conduct
 from posttrain.evaluation.sentences import sentences
-from posttrain.registry import load_plugins
+from posttrain.overrides import code_named
+from posttrain.registry import ConfigError, load_plugins
 
 
 @dataclass(frozen=True)
@@ -69,14 +70,19 @@ def train(
     output: str | Path | None = None,
     plugins: Sequence[str] = (),
     jobs: int = 1,
+    resume: bool = False,
+    save_steps: int | None = None,
     **options: Any,
 ) -> Artifact:
-    """`posttrain train`: options are settings (`seeds="42-53"`, `learning_rate=0.02`; dotted ones in a `**{...}`)."""
-    loaded = load_plugins(plugins)
+    """`posttrain train`: options are settings (`seeds="42-53"`, `learning_rate=0.02`; dotted ones in a `**{...}`).
+
+    With `resume` it goes on with what lies in `output`; `save_steps` counts the updates between checkpoints.
+    """
+    loaded = load_plugins([*plugins, *code_named(options)])
     tier = settings.tier_of(tier, options)
     resolved = settings.load(algorithm, tier, config, options)
     made = experiment.solo(resolved, settings.config_path(algorithm, tier, config), _words(options))
-    return _run(made, output, loaded, jobs)
+    return _run(made, output, loaded, jobs, resume, save_steps)
 
 
 def compare(
@@ -86,22 +92,31 @@ def compare(
     output: str | Path | None = None,
     plugins: Sequence[str] = (),
     jobs: int = 1,
+    resume: bool = False,
+    save_steps: int | None = None,
     **options: Any,
 ) -> Artifact:
     """`posttrain compare`: the artifact of the first algorithm, with its paired comparisons."""
-    loaded = load_plugins(plugins)
+    loaded = load_plugins([*plugins, *code_named(options)])
     options = {"seeds": "42-53", **options}
     tier = settings.tier_of(tier, options)
     resolved = [settings.load(algorithm, tier, config, options) for algorithm in algorithms]
-    return _run(experiment.versus(resolved, _words(options)), output, loaded, jobs)
+    return _run(experiment.versus(resolved, _words(options)), output, loaded, jobs, resume, save_steps)
 
 
 def reproduce(
-    algorithm: str, *, output: str | Path | None = None, plugins: Sequence[str] = (), jobs: int = 1, **options: Any
+    algorithm: str,
+    *,
+    output: str | Path | None = None,
+    plugins: Sequence[str] = (),
+    jobs: int = 1,
+    resume: bool = False,
+    save_steps: int | None = None,
+    **options: Any,
 ) -> Artifact:
     """`posttrain reproduce`: the algorithm's artifact with its claims decided."""
-    loaded = load_plugins(plugins)
-    return _run(experiment.study(algorithm, options), output, loaded, jobs)
+    loaded = load_plugins([*plugins, *code_named(options)])
+    return _run(experiment.study(algorithm, options), output, loaded, jobs, resume, save_steps)
 
 
 def evaluate(
@@ -118,7 +133,7 @@ def evaluate(
     **options: Any,
 ) -> Evaluated:
     """`posttrain eval`: a run's models, a model folder, a tiny model or a hub id on the items of a dataset."""
-    loaded = load_plugins(plugins)
+    loaded = load_plugins([*plugins, *code_named(options)])
     subject = checkpoints.locate(str(model), seed)
     resolved = benchmark.resolve(subject, _words(options), benchmark.Asked(dataset, split, samples, tuple(k)))
     rival = checkpoints.rival_of(None if against is None else str(against), seed)
@@ -130,7 +145,16 @@ def _words(options: Mapping[str, Any]) -> list[str]:
     return [f"{key}={value}" for key, value in options.items()]
 
 
-def _run(made: experiment.Experiment, output: str | Path | None, plugins: Sequence[Any], jobs: int) -> Artifact:
+def _run(
+    made: experiment.Experiment,
+    output: str | Path | None,
+    plugins: Sequence[Any],
+    jobs: int,
+    resume: bool,
+    save_steps: int | None,
+) -> Artifact:
+    if save_steps is not None and save_steps < 1:
+        raise ConfigError(f"save_steps: found {save_steps}, expected at least 1")
     folder = None if output is None else Path(output)
-    finished = conduct(made, folder, plugins=plugins, jobs=jobs, watch=Watch())
+    finished = conduct(made, folder, plugins=plugins, jobs=jobs, watch=Watch(), resume=resume, save_steps=save_steps)
     return Artifact(finished.artifact, finished.path)

@@ -7,6 +7,7 @@ from typing import Any
 
 from posttrain.artifacts.digests import bytes_digest
 from posttrain.artifacts.documents import dumps
+from posttrain.artifacts.gap import LABEL, gap_closed
 from posttrain.evaluation.sentences import sentences
 from posttrain.settings import TrainConfig
 
@@ -20,6 +21,10 @@ def model_card(artifact: Mapping[str, Any], config: TrainConfig, seed: int) -> s
         for name, before in run["baseline"].items()
         if before is not None
     ]
+    gap = gap_closed(artifact)
+    if gap is not None:
+        share = gap.shares[seed]
+        rows.append(f"| {LABEL} | – | undefined |" if share is None else f"| {LABEL} | {0:.4f} | {share:.4f} |")
     return "\n".join(
         [
             "---",

@@ -48,13 +48,13 @@ def _eval(options: argparse.Namespace, words: list[str]) -> int:
     from posttrain.evaluation import benchmark, benchmark_display, checkpoints
     from posttrain.evaluation.benchmark_conduct import conduct
     from posttrain.evaluation.conduct import command_line
-    from posttrain.overrides import MAX_SEED
+    from posttrain.overrides import MAX_SEED, code_named
     from posttrain.registry import ConfigError, load_plugins
 
     if options.seed is not None and not 0 <= options.seed <= MAX_SEED:
         raise ConfigError(f"--seed: found {options.seed}, expected a whole number from 0 to {MAX_SEED}")
     asked = benchmark.Asked(options.dataset, options.split, options.samples, _ks(options.k))
-    plugins = load_plugins(options.plugin)
+    plugins = load_plugins([*options.plugin, *code_named(words)])
     subject = checkpoints.locate(options.model, options.seed)
     resolved = benchmark.resolve(subject, words, asked)
     against = checkpoints.rival_of(options.against, options.seed)

@@ -26,13 +26,14 @@ from posttrain.evaluation.experiment import Arm, Experiment, vary
 from posttrain.evaluation.folders import Finished, check_folder, configuration, default_folder, place_of, sweep
 from posttrain.evaluation.saving import FOLDER
 from posttrain.evaluation.study import Results
-from posttrain.evaluation.trackers import write_tensorboard
 from posttrain.evaluation.work import Done, Unit, perform_all
 from posttrain.ranks import Ranks
 from posttrain.registry import ConfigError, Plugin
+from posttrain.rewards.base import RewardError
 from posttrain.tracking import judge
 
 PACKAGE = Path(posttrain.__file__).parent
+PREPARING, MEASURING = "preparing", "measuring the start"  # stages of a run in which no update is made
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,7 @@ class Watch:
     start: Callable[[int, int], None] = lambda units, steps: None
     step: Callable[[Mapping[str, Any]], None] = lambda row: None
     unit: Callable[[int], None] = lambda unit: None
+    stage: Callable[[str], None] = lambda text: None  # what is being done before there is a row to tell of
 
 
 def conduct(
@@ -65,7 +67,9 @@ def conduct(
     if complete is not None:
         if ranks.main:
             sweep(experiment, complete.folder)
+            print(f"posttrain: {complete.folder} is complete already; nothing was run again", file=sys.stderr)
         return complete
+    watch.stage(PREPARING)
     preflight(experiment)
     folder = ranks.gather(output or default_folder(experiment))[0]
     session = _Session(experiment, folder, ranks, jobs, tuple(plugins), watch, tuple(argv), save_steps)
@@ -101,9 +105,11 @@ def preflight(experiment: Experiment) -> None:
             trainer = assemble(arm.config, arm.config.seeds[0], folder=Path(scratch))
             problems = list(trainer.problems[:1])
             rollouts = trainer._draw(problems, 0)
-            for grader in (trainer.grader, trainer.evaluator.accuracy, trainer.evaluator.reward):
-                if grader is not None:
+            for grader in filter(None, (trainer.grader, trainer.evaluator.accuracy, trainer.evaluator.reward)):
+                try:
                     judge(grader, problems, rollouts)
+                except RewardError as error:  # nothing has run yet: what breaks its contract is wrong input
+                    raise ConfigError(str(error)) from error
 
 
 def _smoke_checks(arm: Arm) -> list[dict[str, Any]]:
@@ -169,7 +175,8 @@ class _Session:
         place = self.place(arm)
         place.mkdir(parents=True, exist_ok=True)
         documents.remove_leftovers(place)
-        (place / "metrics.jsonl").unlink(missing_ok=True)  # the seeds write down again what they have
+        for name in ("metrics", "samples"):
+            (place / f"{name}.jsonl").unlink(missing_ok=True)  # the seeds write down again what they have
         documents.write_atomically(place / "config.yaml", configuration(arm))
         documents.write_atomically(place / "plan.json", documents.dumps(plan))
 
@@ -181,6 +188,8 @@ class _Session:
 
     def _perform(self, units: Sequence[Unit]) -> list[Done]:
         self.watch.start(len(units), sum(int(unit.config["steps"]) for unit in units))
+        if self.jobs == 1:  # other processes tell of nothing but finished units
+            self.watch.stage(MEASURING)
         return perform_all(units, self.ranks, self.jobs, self.watch.unit, self.watch.step)
 
     def _tune(self) -> tuple[list[Arm], dict[str, list[dict[str, float]]]]:
@@ -252,8 +261,6 @@ class _Session:
         for name in ("metrics", "samples"):
             rows = [row for part in done for row in getattr(part, name)]
             documents.write_atomically(place / f"{name}.jsonl", b"".join(_line(row) for row in rows))
-        if "tensorboard" in arm.config.report_to:
-            write_tensorboard(place / "tensorboard", (row for part in done for row in part.metrics))
         documents.write_atomically(place / "artifact.json", documents.dumps(artifact))
         for folder in sorted((place / "model").glob("seed-*")):
             card = model_card(artifact, arm.config, int(folder.name.removeprefix("seed-")))

@@ -10,11 +10,12 @@ from typing import Any
 
 from rich import box
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from posttrain.artifacts import statistics
-from posttrain.evaluation.conduct import Watch
+from posttrain.artifacts.gap import LABEL, Gap, gap_closed
+from posttrain.evaluation.conduct import MEASURING, Watch
 from posttrain.evaluation.experiment import Experiment
 from posttrain.evaluation.folders import Finished
 from posttrain.evaluation.sentences import sentences
@@ -31,12 +32,13 @@ METRICS = {
 
 @contextmanager
 def progress(shown: bool) -> Iterator[Watch]:
-    """A bar on the error stream, so that the output stays clean; it appears when work starts."""
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}"))
-    bars = Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), disable=not shown, transient=True)
+    """A bar on the error stream, so that the output stays clean; where that is no terminal, nothing."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    console = Console(stderr=True)
+    bars = Progress(*columns, console=console, disable=not (shown and console.is_terminal), transient=True)
     bar = _Bar(bars)
     try:
-        yield Watch(bar.start, bar.step, bar.unit)
+        yield Watch(bar.start, bar.step, bar.unit, bar.stage)
     finally:
         if bar.tasks:
             bars.stop()
@@ -44,7 +46,7 @@ def progress(shown: bool) -> Iterator[Watch]:
 
 @dataclass
 class _Bar:
-    """Two rows: updates and seeds. Work in other processes reports whole seeds only."""
+    """Two rows: updates and seeds; one before they are known. Work in other processes reports whole seeds only."""
 
     bars: Progress
     tasks: list[TaskID] = field(default_factory=list)
@@ -52,6 +54,13 @@ class _Bar:
     stepped: bool = False
     tokens: float = 0.0
     began: float = 0.0
+    left: int = 0  # units
+
+    def stage(self, text: str) -> None:
+        if not self.tasks:
+            self.bars.start()
+            self.tasks = [self.bars.add_task(text, total=None)]
+        self.bars.update(self.tasks[0], description=text, refresh=True)
 
     def start(self, units: int, steps: int) -> None:
         for task in self.tasks:
@@ -59,6 +68,7 @@ class _Bar:
         self.bars.start()
         self.tasks = [self.bars.add_task("updates", total=steps), self.bars.add_task("seeds", total=units)]
         self.per_unit, self.began, self.tokens = steps / max(1, units), time.monotonic(), 0.0
+        self.left = units
 
     def step(self, row: Mapping[str, Any]) -> None:
         self.stepped = True
@@ -68,8 +78,11 @@ class _Bar:
 
     def unit(self, _: int) -> None:
         self.bars.advance(self.tasks[1])
+        self.left -= 1
         if not self.stepped:
             self.bars.advance(self.tasks[0], self.per_unit)
+        elif self.left:
+            self.stage(MEASURING)  # of the next one
 
 
 def show(experiment: Experiment, finished: Finished) -> None:
@@ -77,8 +90,11 @@ def show(experiment: Experiment, finished: Finished) -> None:
     console = Console(highlight=False, soft_wrap=False)
     artifact = finished.artifact
     print_title(console, experiment, artifact)
+    gap = gap_closed(artifact)
     console.print(_seeds(artifact["runs"]))
-    console.print(_overall(artifact["runs"]))
+    if gap is not None:
+        console.print(gap_words(gap), soft_wrap=True, markup=False)
+    console.print(_overall(artifact["runs"], gap))
     if artifact.get("comparison"):
         console.print(_comparisons(artifact, finished.arms))
     if "mechanism" in artifact:
@@ -119,7 +135,13 @@ def _seeds(runs: Sequence[Mapping[str, Any]]) -> Table:
     return table
 
 
-def _overall(runs: Sequence[Mapping[str, Any]]) -> Table:
+def gap_words(gap: Gap) -> str:
+    """The share of each seed on a line of its own, since the table fills a terminal; a word where there is no gap."""
+    shares = [f"{seed}: {'undefined' if share is None else f'{share:.3f}'}" for seed, share in gap.shares.items()]
+    return f"{LABEL}, by seed  {', '.join(shares)}"
+
+
+def _overall(runs: Sequence[Mapping[str, Any]], gap: Gap | None) -> Table:
     title = f"overall: mean of {len(runs)} seeds, 95 % t interval of the change"
     table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="")
     for column in ("", "before", "after", "change", "interval"):
@@ -128,10 +150,18 @@ def _overall(runs: Sequence[Mapping[str, Any]]) -> Table:
         before, after = ([run[point][name] for run in runs] for point in ("baseline", "final"))
         change = [b - a for a, b in zip(before, after, strict=True)]
         found = statistics.t_interval(change) if len(change) > 1 else None
-        shown = f"\\[{found.low:+.4f}, {found.high:+.4f}]" if found else "needs two seeds"
+        shown = _change_interval((found.low, found.high) if found else None)
         means = [statistics.mean(values) for values in (before, after, change)]
         table.add_row(METRICS[name], f"{means[0]:.4f}", f"{means[1]:.4f}", f"{means[2]:+.4f}", shown)
+    if gap is not None and gap.mean is None:
+        table.add_row(LABEL, "–", "undefined", "–", "–")
+    elif gap is not None:
+        table.add_row(LABEL, f"{0:.4f}", f"{gap.mean:.4f}", f"{gap.mean:+.4f}", _change_interval(gap.ci95))
     return table
+
+
+def _change_interval(ends: tuple[float, float] | None) -> str:
+    return "needs two seeds" if ends is None else f"\\[{ends[0]:+.4f}, {ends[1]:+.4f}]"
 
 
 def _comparisons(artifact: Mapping[str, Any], arms: Mapping[str, Mapping[str, Any]]) -> Table:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 import sys
 import time
 from collections.abc import Mapping
@@ -16,6 +17,7 @@ from posttrain import stopping
 from posttrain.artifacts.digests import content_digest, file_digest
 from posttrain.artifacts.documents import plain
 from posttrain.checkpoint import Broken, Checkpoints, read_sealed, write_sealed
+from posttrain.evaluation.trackers import Tracked, Trackers
 
 if TYPE_CHECKING:
     from posttrain.evaluation.work import Done, Unit
@@ -69,7 +71,9 @@ class Saver:
     unit: Unit
     trainer: Trainer
     metrics: list[dict[str, Any]] = field(default_factory=list)  # all rows so far
+    trackers: Trackers = field(default_factory=Trackers)
     last: float = field(default_factory=time.monotonic)
+    told: int = 0  # answers of the trainer that lie in samples.jsonl
 
     @property
     def checkpoints(self) -> Checkpoints:
@@ -86,15 +90,21 @@ class Saver:
         if saved is not None:
             self.trainer.load_state_dict(saved["trainer"])
             self.metrics += saved["metrics"]
-        if self.unit.keep and self.trainer.ranks.main:
+        if self._logs:
             self.unit.folder.mkdir(parents=True, exist_ok=True)
             self._log(self.metrics)
+            names = self.unit.config["report_to"]
+            if names:
+                unit = self.unit
+                tracked = Tracked(unit.folder, unit.arm, unit.seed, unit.config, _tracked_id(unit))
+                self.trackers.start(names, tracked, self.metrics)
 
     def after(self, row: Mapping[str, Any]) -> None:
         """Is told of each update's row of metrics. Raises Stopped when the state is saved and the run is to end."""
         self.metrics.append(dict(row))
-        if self.unit.keep and self.trainer.ranks.main:
+        if self._logs:
             self._log([row])
+            self.trackers.log(row)
         # Ranks share the update, so they have to agree on whether it was the last.
         asked = torch.tensor([stopping.requested(), self._due()], dtype=torch.float64)
         stop, due = (value > 0 for value in self.trainer.ranks.sum(asked).tolist())
@@ -111,10 +121,28 @@ class Saver:
             return self.trainer.completed % self.unit.save_steps == 0
         return time.monotonic() - self.last >= PERIOD
 
+    @property
+    def _logs(self) -> bool:
+        return self.unit.keep and self.trainer.ranks.main
+
     def _log(self, rows: list[Any]) -> None:
-        """Rows as they come, seeds mixed, for whoever looks on; the file is written anew in order at the end."""
-        with open(self.unit.folder / "metrics.jsonl", "a", encoding="utf-8") as file:
-            file.write("".join(json.dumps(row, allow_nan=False) + "\n" for row in rows))
+        """Rows and answers as they come, seeds mixed, for whoever looks on; at the end both files are written anew."""
+        answers, self.told = self.trainer.answers[self.told :], len(self.trainer.answers)
+        for name, lines in (("metrics", rows), ("samples", answers)):
+            if lines:
+                with open(self.unit.folder / f"{name}.jsonl", "a", encoding="utf-8") as file:
+                    file.write("".join(json.dumps(row, allow_nan=False) + "\n" for row in lines))
+
+
+def _tracked_id(unit: Unit) -> str:
+    """What trackers know the seed by: drawn once, and found again by whoever goes on with it."""
+    path = place_of(unit) / "tracked.json"
+    try:
+        return read_sealed(path)
+    except (FileNotFoundError, Broken):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_sealed(path, secrets.token_hex(4))
+        return read_sealed(path)
 
 
 def _say(line: str) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from posttrain.artifacts import statistics
+from posttrain.artifacts.gap import Gap, gap_closed
 
 WHERE = {
     "l0_smoke": "as a smoke test",
@@ -20,6 +21,9 @@ def sentences(artifact: Mapping[str, Any]) -> list[str]:
     if artifact["evaluation_protocol"]["tier"] == "l0_smoke":
         return [f"{artifact['method']} is implemented and runs; a smoke test says nothing about performance."]
     said = [_before_and_after(artifact)]
+    gap = gap_closed(artifact)
+    if gap is not None:
+        said.append(_gap(gap))
     verdicts: dict[str, list[str]] = {}
     for entry in artifact.get("comparison", ()):
         name = entry["against"]["method"].removeprefix(f"{artifact['method']}.")
@@ -47,6 +51,17 @@ def _before_and_after(artifact: Mapping[str, Any]) -> str:
             f"the smallest p they can reach is {smallest:.3g}; {needed} seeds are the least."
         )
     return said
+
+
+def _gap(gap: Gap) -> str:
+    count = len(gap.shares)
+    if gap.mean is None:
+        return (
+            f"The share of the gap to the teacher that was closed is undefined: in {len(gap.missing)} of {count} seeds "
+            "the teacher is not more accurate than the start."
+        )
+    ends = "" if gap.ci95 is None else f" (95 % t interval [{gap.ci95[0]:.3f}, {gap.ci95[1]:.3f}])"
+    return f"Of the gap to the teacher's accuracy, {gap.mean:.3f} was closed on average over {count} seeds{ends}."
 
 
 def _claims(claims: list[Mapping[str, Any]]) -> str:

@@ -95,7 +95,10 @@ def _perform(unit: Unit, step: Callable[[Mapping[str, Any]], None], ranks: Ranks
         saver.after(row)
 
     trainer.report = report
-    outcome = trainer.run()
+    try:
+        outcome = trainer.run()
+    finally:
+        saver.trackers.close()
     before, after = outcome.baseline["accuracy"], outcome.final["accuracy"]
     run = {
         "algorithm": unit.arm,
@@ -123,7 +126,7 @@ def _perform(unit: Unit, step: Callable[[Mapping[str, Any]], None], ranks: Ranks
     teacher = trainer.teacher.distribution() if trainer.teacher else None
     if teacher is not None:
         answers = judge(config.evaluation.accuracy, problems.validation, teacher.greedy(problems.validation))
-        run["measures"] = {"teacher accuracy": float(answers.values.mean())}
+        run["measures"] = {"teacher accuracy": float(answers.values[answers.judged].mean())}
     found: Study | None = studies.get(unit.study) if unit.study else None
     if found is not None and (not found.probed or unit.arm in arm_names(unit.study or "", found.probed)):
 
@@ -132,7 +135,7 @@ def _perform(unit: Unit, step: Callable[[Mapping[str, Any]], None], ranks: Ranks
 
         measured = {name: float(probe(fresh, trainer)) for name, probe in found.probes.items()}
         run["measures"] = run.get("measures", {}) | measured
-    return Done(run, saver.metrics, trainer.samples(), outcome.phases.state_dict())
+    return Done(run, saver.metrics, [*trainer.answers, *trainer.samples()], outcome.phases.state_dict())
 
 
 def _counters(outcome: Outcome) -> dict[str, int]:
@@ -159,13 +162,9 @@ def perform_all(
         return list(_jointly(units, ranks, progress, step))
     mine = [(i, unit) for i, unit in enumerate(units) if i % ranks.size == ranks.rank]
     found: dict[int, Done] = {}
-    if jobs > 1 and len(mine) > 1:
-        for i, done in _spread(mine, jobs):
+    with _rank_named(ranks):
+        for i, done in _spread(mine, jobs) if jobs > 1 and len(mine) > 1 else _alone(mine, step):
             found[i] = done
-            progress(i)
-    else:
-        for i, unit in mine:
-            found[i] = perform(unit, step)
             progress(i)
     gathered = {i: done for part in ranks.gather(found) for i, done in part.items()}
     return [gathered[i] for i in range(len(units))]
@@ -181,6 +180,24 @@ def _jointly(
     for i, unit in enumerate(units):
         yield perform(unit, step, ranks)
         progress(i)
+
+
+def _alone(units: Sequence[tuple[int, Unit]], step: Callable[[Mapping[str, Any]], None]) -> Any:
+    for i, unit in units:
+        yield i, perform(unit, step)
+
+
+@contextmanager
+def _rank_named(ranks: Ranks) -> Iterator[None]:
+    """A reward that fails on one of several ranks says on which."""
+    from posttrain.rewards.base import RewardError
+
+    try:
+        yield
+    except RewardError as error:
+        if ranks.size == 1:
+            raise
+        raise RewardError(f"rank {ranks.rank}: {error}") from error
 
 
 def _spread(units: Sequence[tuple[int, Unit]], jobs: int) -> Any:

@@ -86,6 +86,10 @@ class Policy(Protocol):
         """Entropy and KL to other policies: exact where the policy can be enumerated, sampled elsewhere."""
         ...
 
+    def token_texts(self, problem: Problem, ids: Sequence[int]) -> list[str]:
+        """How each token of a completion of `problem` reads by itself, blanks and line breaks included."""
+        ...
+
     def snapshot(self) -> Policy:
         """A frozen copy."""
         ...

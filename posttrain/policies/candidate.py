@@ -285,6 +285,10 @@ class CandidatePolicy(torch.nn.Module):
 
     # -- copying ----------------------------------------------------------------------------------------------
 
+    def token_texts(self, problem: Problem, ids: Sequence[int]) -> list[str]:
+        """The candidates themselves (see `Policy.token_texts`)."""
+        return [problem.candidates[token] for token in ids]
+
     def snapshot(self) -> CandidatePolicy:
         """A frozen copy that shares the table of features."""
         shared = {id(self.features): self.features, id(self.lengths): self.lengths, id(self.problems): self.problems}

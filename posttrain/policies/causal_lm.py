@@ -205,6 +205,10 @@ class CausalLMPolicy(torch.nn.Module):
             kl[name] = found.divergence.sum(1) / length
         return Expectations(rollouts.entropy.sum(1) / length, kl)
 
+    def token_texts(self, problem: Problem, ids: Sequence[int]) -> list[str]:
+        """Each token's own bytes as text (see `Policy.token_texts`); part of a character is written as `\\xNN`."""
+        return [self.vocabulary.text(token) for token in ids]
+
     # -- copying ----------------------------------------------------------------------------------------------
 
     def snapshot(self) -> CausalLMPolicy:

@@ -26,6 +26,11 @@ class Vocabulary:
         """V: one more than the highest id the tokenizer knows; embedding rows from here on are padding."""
         return len(self.tokens)
 
+    def text(self, index: int) -> str:
+        """One token by itself; bytes that are no whole character as `\\xNN`, `<id>` for nothing."""
+        token = _at(self, index)
+        return f"<{index}>" if token is None else token.decode(errors="backslashreplace")
+
     @cached_property
     def digest(self) -> str:
         """SHA-256 over all ids and their bytes."""

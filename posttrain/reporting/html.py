@@ -16,9 +16,9 @@ from posttrain.artifacts.documents import DocumentError, parse, read
 from posttrain.artifacts.report import Report
 from posttrain.reporting import figures, sentences
 from posttrain.reporting.figures import Figure
-from posttrain.reporting.formatting import declared, interval, number, plural, seeds
+from posttrain.reporting.formatting import MISSING, declared, interval, number, plural, seeds
 from posttrain.reporting.page import command
-from posttrain.reporting.results import measured
+from posttrain.reporting.results import CHANGES, change_rows, measured
 from posttrain.reporting.samples import sample_blocks
 from posttrain.reporting.summary import METRICS, changes
 
@@ -180,17 +180,7 @@ def _figure(figure: Figure, caption: str) -> str:
 def _curves(run: Run) -> Iterator[str]:
     runs = run.artifact["runs"]
     yield '<h2>Held-out measurements</h2>\n<p><button id="lines" aria-pressed="false">hide single seeds</button></p>'
-    rows = [
-        (
-            ", ".join(METRICS[c.metric]),
-            number(c.before),
-            number(c.after),
-            number(c.change, signed=True),
-            interval(c.ci95),
-        )
-        for c in changes(runs)
-    ]
-    yield table(("metric", "before", "after", "change", "95 % interval of the change"), rows, range(1, 5))
+    yield table(CHANGES, change_rows(run.artifact), range(1, 5))
     drawn = [_figure(figures.curves(runs, [change.metric]), METRICS[change.metric][0]) for change in changes(runs)]
     yield f"<div class=grid>{''.join(drawn)}</div>"
 
@@ -211,17 +201,23 @@ def _steps(run: Run) -> Iterator[str]:
 
 def _costs(run: Run) -> str:
     phases: Mapping[str, float] = run.execution.get("phases", {})
+    tokens, peaks = (run.execution.get(f"phase_{kind}", {}) for kind in ("tokens", "peak_bytes"))
     longest = max(phases.values(), default=0.0) or 1.0
     rows = "".join(
-        f"<tr><td>{escape(name)}</td><td class=n>{number(value, 3)}</td>"
-        f'<td style="width:50%"><div class=bar style="width:{100 * value / longest:.1f}%"></div></td></tr>'
+        f"<tr><td>{escape(name)}</td><td class=n>{number(value, 3)}</td><td class=n>{number(tokens.get(name))}</td>"
+        f"<td class=n>{_mebibytes(peaks.get(name))}</td>"
+        f'<td style="width:40%"><div class=bar style="width:{100 * value / longest:.1f}%"></div></td></tr>'
         for name, value in phases.items()
     )
+    head = "".join(f"<th class=n>{name}</th>" for name in ("seconds, all seeds", "tokens, all seeds", "peak memory"))
     counters = [(name.replace("_", " "), number(value)) for name, value in run.execution.get("counters", {}).items()]
-    return (
-        f"<h2>Cost</h2>\n<table><tr><th>phase</th><th class=n>seconds, all seeds</th><th></th></tr>{rows}</table>\n"
-        + table(("counter", "over all seeds"), counters, (1,))
+    return f"<h2>Cost</h2>\n<table><tr><th>phase</th>{head}<th></th></tr>{rows}</table>\n" + table(
+        ("counter", "over all seeds"), counters, (1,)
     )
+
+
+def _mebibytes(count: int | None) -> str:
+    return MISSING if count is None else f"{number(count / 2**20, 3)} MiB"
 
 
 def _sources(run: Run) -> str:

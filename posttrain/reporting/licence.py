@@ -12,6 +12,7 @@ from decimal import ROUND_HALF_EVEN, Decimal
 from typing import Any
 
 from posttrain.artifacts import statistics
+from posttrain.artifacts.gap import gap_closed
 from posttrain.artifacts.verdicts import BELOW_SESOI, BETTER, NO_EFFECT, NO_WIN, WORSE
 from posttrain.reporting.reading import Entry
 from posttrain.reporting.summary import changes, completed
@@ -142,6 +143,10 @@ def _numbers_of(entry: Entry) -> Iterator[Decimal]:
         values = (change.before, change.after, change.change, *(change.ci95 or ()))
         yield from map(_decimal, values)
     runs = entry.value["runs"]
+    gap = gap_closed(entry.value)
+    if gap is not None:
+        shares = (*gap.shares.values(), gap.mean, *(gap.ci95 or ()))
+        yield from (_decimal(value) for value in shares if value is not None)
     for name in sorted({name for run in runs for name in run["training"]["last_diagnostics"]}):
         yield _decimal(statistics.mean([run["training"]["last_diagnostics"].get(name, 0.0) for run in runs]))
     if runs:
@@ -163,6 +168,9 @@ def _counts(artifact: Mapping[str, Any]) -> Iterator[tuple[int, int]]:
         moves = [run["final"][change.metric] - run["baseline"][change.metric] for run in done]
         yield sum(move > 0 for move in moves), len(done)
         yield sum(move < 0 for move in moves), len(done)
+    gap = gap_closed(artifact)
+    if gap is not None:
+        yield len(gap.missing), len(gap.shares)
     for entry in artifact.get("comparison", []):
         if entry["wins"] is not None:
             n, wins, ties = entry["n_pairs"], entry["wins"], entry["ties"] or 0

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from posttrain.artifacts.gap import LABEL, gap_closed
 from posttrain.reporting import sentences
 from posttrain.reporting.facts import Method
 from posttrain.reporting.figures import Figure
@@ -83,14 +84,21 @@ def section(entry: Entry, drawn: Mapping[str, Figure], folder: str, suite: Suite
     if entry.tier == "l0_smoke":
         names = [check["name"] for check in entry.value.get("checks", [])]
         return "\n\n".join([*parts, "Checks: " + "; ".join(names) + "."] if names else parts)
-    parts += [_changes(runs), _figure(entry, drawn, folder, "curves", "per seed, mean and interval against the step")]
+    parts += [
+        _changes(entry.value),
+        _figure(entry, drawn, folder, "curves", "per seed, mean and interval against the step"),
+    ]
     if entry.value.get("comparison"):
         parts += _compared(entry, drawn, folder, suite)
     parts += [f"> {note}" for note in entry.value.get("notes", [])]
     return "\n\n".join(part for part in parts if part)
 
 
-def _changes(runs: Sequence[Mapping[str, Any]]) -> str:
+CHANGES = ("metric", "before", "after", "change", "95 % interval of the change")
+
+
+def change_rows(artifact: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """Cells under `CHANGES`: each metric, and at language models the share of the gap to the teacher."""
     rows = [
         (
             ", ".join(METRICS[found.metric]),
@@ -99,9 +107,18 @@ def _changes(runs: Sequence[Mapping[str, Any]]) -> str:
             number(found.change, signed=True),
             interval(found.ci95),
         )
-        for found in changes(runs)
+        for found in changes(artifact["runs"])
     ]
-    return table(("metric", "before", "after", "change", "95 % interval of the change"), rows, right=range(1, 5))
+    gap = gap_closed(artifact)
+    if gap is not None and gap.mean is None:
+        rows.append((LABEL, MISSING, "undefined", MISSING, MISSING))
+    elif gap is not None:
+        rows.append((LABEL, number(0), number(gap.mean), number(gap.mean, signed=True), interval(gap.ci95)))
+    return rows
+
+
+def _changes(artifact: Mapping[str, Any]) -> str:
+    return table(CHANGES, change_rows(artifact), right=range(1, 5))
 
 
 def _figure(entry: Entry, drawn: Mapping[str, Figure], folder: str, kind: str, text: str) -> str:

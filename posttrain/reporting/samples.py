@@ -1,4 +1,7 @@
-"""Sampled completions as HTML: tokens coloured by the teacher's log-ratio, the supervised ones framed."""
+"""Completions as HTML: greedy answers over the steps, and sampled ones token by token.
+
+Tokens are coloured by the teacher's log-ratio, the supervised ones framed.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,46 @@ LEGEND = (
 )
 
 
+GRADES = {1.0: "✓", 0.0: "✗", None: "not readable"}
+BLANKS = str.maketrans({" ": "·", "\n": "↵", "\t": "⇥"})  # so that a token's blanks are seen
+
+
 def sample_blocks(samples: Sequence[Mapping[str, Any]]) -> str:
-    """Every sampled completion, with a chooser of seeds."""
+    """The answers of every evaluation and every sampled completion, with a chooser of seeds for both."""
+    answers = [row for row in samples if row.get("decoding") == "greedy"]
+    samples = [row for row in samples if row.get("decoding") != "greedy"]
+    return _sampled(samples) + ("\n" + _answers(answers) if answers else "")
+
+
+def _answers(rows: Sequence[Mapping[str, Any]]) -> str:
+    """One table per problem and seed: what the policy answered at each evaluation."""
+    groups: dict[tuple[int, str], list[Mapping[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault((int(row["seed"]), str(row["problem"])), []).append(row)
+    tables = []
+    for (seed, problem), answered in groups.items():
+        first = answered[0]
+        lines = "".join(
+            f"<tr><td class=n>{int(row['step'])}</td><td class=tokens>{escape(str(row['completion']))}</td>"
+            f"<td>{_grade(row['accuracy'])}</td></tr>"
+            for row in answered
+        )
+        tables.append(
+            f'<details class=sample data-seed="{seed}"><summary>seed {seed}, {escape(problem)}: '
+            f"{escape(str(first['prompt']))} (answer: {escape(str(first['answer']))})</summary>\n"
+            f"<table><tr><th class=n>step</th><th>greedy answer</th><th>accuracy</th></tr>{lines}</table></details>"
+        )
+    return (
+        "<h2>Answers over the steps</h2>\n<p class=muted>Greedy answers to the first held-out problems, as they were "
+        "graded at each evaluation.</p>\n" + "\n".join(tables)
+    )
+
+
+def _grade(grade: float | None) -> str:
+    return GRADES[grade] if grade in GRADES else number(grade)
+
+
+def _sampled(samples: Sequence[Mapping[str, Any]]) -> str:
     if not samples:
         return "<h2>Sampled completions</h2>\n<p>None was kept.</p>"
     seeds = sorted({int(row["seed"]) for row in samples})
@@ -65,4 +106,9 @@ def _token(
     if ratio is not None:
         side = "teacher" if ratio > 0 else "student"
         colour = f' style="background:rgba(var(--{side}),{min(1.0, abs(ratio) / deepest) * 0.75:.2f})"'
-    return f'<span{" class=kept" if kept else ""}{colour} title="{escape(title)}">{escape(text)}</span>'
+    return f'<span{" class=kept" if kept else ""}{colour} title="{escape(title)}">{escape(_visible(text))}</span>'
+
+
+def _visible(token: str) -> str:
+    """The token with blanks that can be seen; an empty one as a sign."""
+    return token.translate(BLANKS) or "∅"

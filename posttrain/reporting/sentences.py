@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from posttrain.artifacts import statistics
+from posttrain.artifacts.gap import gap_closed
 from posttrain.artifacts.verdicts import BELOW_SESOI, BETTER, NO_EFFECT, NO_WIN, WORSE
 from posttrain.reporting.formatting import interval, number, plural
 from posttrain.reporting.summary import changes, completed
@@ -39,6 +40,15 @@ def described(artifact: Mapping[str, Any]) -> Iterator[str]:
         f"Accuracy rose in {rose} of {plural(len(done), 'seed')}, from {number(found.before)} to {number(found.after)} "
         f"on average, for {where(artifact)}."
     )
+    gap = gap_closed(artifact)
+    if gap is not None and gap.mean is None:
+        yield (
+            f"The share of the gap to the teacher that was closed is undefined: in {len(gap.missing)} of "
+            f"{plural(len(gap.shares), 'seed')} the teacher is not more accurate than the start."
+        )
+    elif gap is not None:
+        ends = "" if gap.ci95 is None else f" (95 % t interval {interval(gap.ci95, signed=False)})"
+        yield f"Of the gap to the teacher's accuracy, {number(gap.mean)} was closed on average{ends}."
     smallest, alpha = statistics.min_attainable_p(len(runs)), artifact["evaluation_protocol"].get("alpha", 0.05)
     if smallest > alpha:
         yield (

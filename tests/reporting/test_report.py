@@ -7,9 +7,14 @@ import subprocess
 from html.parser import HTMLParser
 
 import pytest
-from small_runs import command, verify
+from small_runs import command, edit_execution, verify
 
-from posttrain.reporting import html
+from posttrain.artifacts.documents import read
+from posttrain.artifacts.gap import LABEL, TEACHER, gap_closed
+from posttrain.reporting import html, results
+from posttrain.reporting.claims import check_text
+from posttrain.reporting.licence import licence_of
+from posttrain.reporting.reading import Entry, File, Suite
 from posttrain.reporting.samples import sample_blocks
 
 VOID = {"meta", "link", "br", "img", "input", "hr", "col"}
@@ -146,3 +151,62 @@ def test_a_browser_opens_it_without_a_word_on_its_console(page, tmp_path):
     done = subprocess.run(command_line, capture_output=True, text=True, timeout=60, check=True)
     assert "CONSOLE" not in done.stderr
     assert (tmp_path / "report.png").stat().st_size > 10_000
+
+
+def test_the_cost_of_a_phase_has_its_seconds_tokens_and_peak_memory(run):
+    def change(record):
+        record["phases"] = {"sample": 2.5, "reward": 0.25}
+        record["phase_tokens"] = {"sample": 12345}
+        record["phase_peak_bytes"] = {"sample": 3 * 2**20 // 2}
+
+    edit_execution(run, change)
+    page = html.render(html.read_run(run), verify(run))
+    sample, reward = re.findall(r"<tr><td>(?:sample|reward)</td>.*?</tr>", page)
+    assert re.findall(r"<td class=n>(.*?)</td>", sample) == ["2.50", "12345", "1.50 MiB"]
+    assert re.findall(r"<td class=n>(.*?)</td>", reward) == ["0.250", "–", "–"]
+
+
+def answer(step, completion, accuracy, seed=42):
+    return {"seed": seed, "step": step, "decoding": "greedy", "problem": "p", "prompt": "1+1", "answer": "2",
+            "completion": completion, "accuracy": accuracy}  # fmt: skip
+
+
+def test_the_answers_of_each_evaluation_stand_below_each_other_with_their_grades():
+    table = [answer(0, "3", 0.0), answer(4, "2", 1.0), answer(8, "two <b>", None), answer(8, "x", 0.5, seed=43)]
+    text = sample_blocks([*table, *rows()])
+    first, second = re.findall(r"<details.*?</details>", text, re.DOTALL)
+    cells = re.findall(r"<tr><td class=n>(.*?)</td><td class=tokens>(.*?)</td><td>(.*?)</td></tr>", first)
+    assert cells == [("0", "3", "✗"), ("4", "2", "✓"), ("8", "two &lt;b&gt;", "not readable")]
+    assert 'data-seed="43"' in second and "<td>0.5000</td>" in second
+    assert text.count("<div class=sample") == 1  # the sampled completion, shown as without the answers
+    assert text.startswith(sample_blocks(rows()))
+
+
+def test_a_run_of_today_has_its_answers_in_the_page(page):
+    assert "<h2>Answers over the steps</h2>" in page
+
+
+def test_blanks_of_a_token_can_be_seen():
+    text = sample_blocks(rows(tokens=[" 4", "\n"]))
+    assert ">·4</span>" in text and ">↵</span>" in text
+
+
+@pytest.mark.parametrize("teacher", [2.0, 0.0])
+def test_the_share_of_the_gap_to_the_teacher_is_shown_and_has_its_licence(teacher, runs):
+    """A run dressed as one of a language model, whose teacher is above the start or is not."""
+    folder = runs.controlled
+    value, plan, execution = (read(folder / f"{name}.json") for name in ("artifact", "plan", "execution"))
+    value["evaluation_protocol"]["tier"] = "l2_tiny_lm"
+    for run in value["runs"]:
+        run["measures"] = {TEACHER: teacher}
+    entry = Entry(*(File(f"docs/{i}.json", "", part) for i, part in enumerate((value, plan, execution))))
+    text = results.section(entry, {}, "docs", Suite(folder, ()))
+    gap = gap_closed(value)
+    assert f"| {LABEL} |" in text
+    assert ("undefined: in 6 of 6 seeds" in text) == (gap.mean is None) == (teacher == 0.0)
+    licence = licence_of([entry])
+    assert check_text("page.md", text, licence) == []
+    if gap.mean is not None:  # without the runs that give the share, nothing licenses it
+        for run in value["runs"]:
+            run["measures"] = {}
+        assert check_text("page.md", text, licence_of([entry])) != []
