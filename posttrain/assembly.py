@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from posttrain.batch import ProblemSet
+from posttrain.data.splits import RowOptions
 from posttrain.policies.base import Policy
 from posttrain.policies.causal_lm import CausalLM
 from posttrain.policies.lm_loading import Lora
@@ -72,9 +73,8 @@ def assemble(
     teacher = None
     if config.teacher is not None:
         known = {name: build(name, False) for name in drawn.checkpoints}
-        teacher = config.teacher.build(
-            Surroundings(student, known, folder, load if isinstance(config.policy, CausalLM) else None)
-        )
+        loads = load if isinstance(config.policy, CausalLM) else None
+        teacher = config.teacher.build(Surroundings(student, known, folder, loads, everything))
         if "divergence" in config.algorithm.needs and not teacher.full_distribution:
             raise ConfigError(
                 f"teacher.name: `{config.method}` compares full distributions, which `{config.names['teacher']}` as "
@@ -103,6 +103,12 @@ def _at_home(policy: Any) -> Any:
 def _check_rows(config: TrainConfig, drawn: ProblemSet) -> None:
     """Algorithms that train on data rows need as many of them per problem as a group has."""
     algorithm, name = config.algorithm, config.names["dataset"]
+    # Problems are drawn with replacement: somebody's rows would be repeated within a step without a word.
+    if isinstance(config.dataset, RowOptions) and len(drawn.train) < config.problems_per_step:
+        raise ConfigError(
+            f"problems_per_step: found {config.problems_per_step}, but `{name}` has {len(drawn.train)} problems to "
+            f"train on ({drawn.source}). Lower problems_per_step, or give more rows."
+        )
     rows = {len(problem.responses) for problem in drawn.train}
     if "pairs" in algorithm.needs and (rows != {2} or config.group_size != 2):
         raise ConfigError(

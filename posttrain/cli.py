@@ -13,6 +13,7 @@ from posttrain import __version__
 from posttrain.bench.cli import add_verbs
 from posttrain.evaluation.cli import add_verbs as add_eval
 from posttrain.reporting.cli import add_verbs as add_reporting
+from posttrain.teachers.cli import add_verbs as add_caches
 
 if TYPE_CHECKING:
     from posttrain.evaluation.experiment import Experiment
@@ -134,6 +135,7 @@ def _parser() -> argparse.ArgumentParser:
     add_eval(verbs)
     add_verbs(verbs)
     add_reporting(verbs)
+    add_caches(verbs)
     return parser
 
 

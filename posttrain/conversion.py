@@ -78,6 +78,8 @@ def _one(cls: type, name: str, value: Any, prefix: str) -> Any:
     if get_origin(hint) is tuple and isinstance(value, list):
         cell = make_dataclass("Cell", [(name, get_args(hint)[0])])
         return tuple(_one(cell, name, item, prefix) for item in value)
+    if get_origin(hint) is Mapping:
+        return _free(value, f"{prefix}{name}")
     kinds = get_args(hint) or (hint,)
     rounded = (isinstance(value, bool) and bool not in kinds) or (isinstance(value, float) and float not in kinds)
     rounded = rounded or (type(value) is int and bool in kinds)
@@ -93,6 +95,16 @@ def _one(cls: type, name: str, value: Any, prefix: str) -> Any:
     except (OmegaConfBaseException, ValueError, OverflowError) as error:
         found = str(value).lower() if isinstance(value, bool) else repr(value)
         raise ConfigError(f"{prefix}{name}: found {found}, expected {_expected(hint)}") from error
+
+
+def _free(value: Any, where: str) -> dict[str, Any]:
+    """Options whose names are not ours, such as a chat template's: plain values under names."""
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{where}: found {value!r}, expected options by name: {where}.NAME=VALUE")
+    for name, one in value.items():
+        if isinstance(one, str) and "${" in one:
+            raise ConfigError(f"{where}.{name}: found {one!r}, which is read elsewhere. Write the value itself.")
+    return {str(name): one for name, one in value.items()}
 
 
 def _expected(hint: Any) -> str:

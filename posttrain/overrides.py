@@ -97,6 +97,8 @@ def _value(key: str, text: str) -> Any:
         return text
     if text == "":
         raise ConfigError(f"{key}: the value is empty. Write {key}=VALUE, or {key}=null for none.")
+    if key == "teacher.prompt" and text != "null":
+        return text  # its braces are fields, not YAML
     try:
         return OmegaConf.to_container(OmegaConf.from_dotlist([f"value={text}"]))["value"]  # type: ignore[index, call-overload]
     except Exception as error:

@@ -19,10 +19,13 @@ from posttrain.optimization import Optimization
 from posttrain.overrides import parse_overrides, parse_seeds, put
 from posttrain.ranges import POSITIVE
 from posttrain.registry import ConfigError, Registry, did_you_mean
+from posttrain.shorthand import expanded
 
 TIERS = {"l0": "l0_smoke", "l1": "l1_mechanism", "l2": "l2_tiny_lm", "l3": "l3_real_model"}
 # A real checkpoint starts from the tiny model's configuration, with a step size for trained weights.
 REAL: dict[str, Any] = {"tier": "l3", "learning_rate": 1e-5, "teacher": None, "policy": {"name": "causal_lm"}}
+# What judges answers to data that the command names, where it names no reward; exact for all others.
+GRADERS = {"reasoning_gym": "reasoning_gym", "gsm8k": "numeric"}
 # The smoke tier: a few steps of the mechanism tier's configuration.
 SMOKE: dict[str, Any] = {"tier": "l0", "steps": 10, "seeds": [0, 1], "tune": None, "note": None}
 TRACKERS = ("tensorboard", "wandb", "trackio")  # beside metrics.jsonl, which is always written
@@ -77,6 +80,18 @@ class TrainConfig(Optimization):
     def method(self) -> str:
         """The algorithm's registered name."""
         return self.names["algorithm"]
+
+    @property
+    def data(self) -> str:
+        """What records call the data: the dataset's registered name, or what file, folder, hub id or task it is."""
+        options = self.resolved["dataset"]
+        name = str(options.get("path") or "").removeprefix("./")
+        if self.names["dataset"] == "files":
+            name = Path(name).stem
+        elif name.startswith(("/", "~", ".")):
+            name = Path(name).name
+        name = re.sub(r"[^a-z0-9._-]+", "-", name.lower()).strip("._-")
+        return "-".join(part for part in (self.names["dataset"], options.get("task"), name) if part)
 
 
 KEYS = tuple(f.name for f in fields(TrainConfig) if f.name not in ("names", "resolved"))
@@ -144,17 +159,33 @@ def load(
         raise ConfigError(f"--tier: found {tier!r}.{did_you_mean(tier, TIERS)}")
     path = path or config_path(algorithm, tier, config)
     raw = _read_yaml(path)
+    given = overrides if isinstance(overrides, Mapping) else parse_overrides(overrides, KEYS)
     if tier == "l0" and path.stem != "l0":
         raw.update(SMOKE)
     elif tier == "l3" and path.stem == "l2":
         raw.update(REAL)
+        _choose_graders(raw, given)
     if raw.setdefault("tier", tier) != tier:
         raise ConfigError(f"--tier: found {tier!r}, but {path.name} is a configuration of tier {raw['tier']!r}.")
-    given = overrides if isinstance(overrides, Mapping) else parse_overrides(overrides, KEYS)
     # The whole before its parts, however they were written: `teacher=snapshot` would undo `teacher.refresh_every=8`.
     for key in sorted(given, key=lambda key: key.count(".")):
         put(raw, key, given[key], COMPONENTS)
     return resolve(raw, algorithm)
+
+
+def _choose_graders(raw: dict[str, Any], given: Mapping[str, Any]) -> None:
+    """Other data or another reward than the file's: answers are judged by that reward; without one, as the data asks.
+
+    What the command says of `reward` and `evaluation.` is put in later and has the last word.
+    """
+    if not given.keys() & {"dataset", "reward"}:
+        return
+    data = str(given.get("dataset"))
+    own = [grader for word, grader in GRADERS.items() if word in data and grader in registry.rewards]
+    grader = given.get("reward", (own or ["exact"])[0])
+    raw["evaluation"] = {"accuracy": grader, "reward": grader}
+    if raw.get("reward") is not None:
+        raw["reward"] = grader
 
 
 def resolve(raw: Mapping[str, Any], algorithm: str) -> TrainConfig:
@@ -178,7 +209,7 @@ def resolve(raw: Mapping[str, Any], algorithm: str) -> TrainConfig:
             raise ConfigError(
                 f"{required}: nothing is chosen. Write {required}=NAME.{did_you_mean('', COMPONENTS[required].names())}"
             )
-    built = {name: _component(name, part) for name, part in parts.items() if part is not None}
+    built = {name: component(name, part) for name, part in parts.items() if part is not None}
     data["seeds"] = parse_seeds(data.get("seeds", TrainConfig.seeds))
     data["tune"] = _tune(data.get("tune") or {})
     for name in ("controls", "report_to"):
@@ -300,10 +331,12 @@ def _named(part: Any, field_name: str) -> dict[str, Any]:
     return dict(part)
 
 
-def _component(field_name: str, part: Any, known: Registry | None = None) -> tuple[Any, dict[str, Any]]:
+def component(field_name: str, part: Any, known: Registry | None = None) -> tuple[Any, dict[str, Any]]:
     """The registered dataclass of a part, and the part with every default spelled out."""
     registry_ = known or COMPONENTS[field_name]
     options = _named(part, field_name)
+    if options.get("name") not in registry_.names():
+        options = expanded(registry_.kind, field_name, options)
     name = options.pop("name", None)
     if not isinstance(name, str):
         choices = did_you_mean("", registry_.names())
@@ -334,12 +367,7 @@ def _inner(field_name: str, value: Any, schema: Field[Any]) -> list[tuple[Any, d
         return None
     if not isinstance(value, list | tuple):
         raise ConfigError(f"{field_name}: found {value!r}, expected a list: {field_name}=[NAME,NAME]")
-    # `my.py:score` inside a list is the function of that name, as it is for the whole.
-    parts = [
-        {"name": "function", "source": part} if isinstance(part, str) and re.fullmatch(registry.CODE, part) else part
-        for part in value
-    ]
-    return [_component(f"{field_name}[{i}]", part, COMPONENTS[kind]) for i, part in enumerate(parts)]
+    return [component(f"{field_name}[{i}]", part, COMPONENTS[kind]) for i, part in enumerate(value)]
 
 
 def _resolved(flat: Mapping[str, Any], tune: Tune, built: Mapping[str, tuple[Any, dict[str, Any]]]) -> dict[str, Any]:

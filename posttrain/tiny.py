@@ -1,7 +1,9 @@
-"""Tiny language models made here: `tiny:teacher` and `tiny:student`, pretrained once on `steps` and kept in a cache.
+"""Tiny language models made here, pretrained once on `steps` and kept in a cache: `tiny:teacher`, `tiny:student`, ...
 
-Both see the same worked answers, the student for fewer updates, so there is a gap to close. A model is named by the
-digest of its recipe; the same recipe makes the same weights on the same kind of machine.
+Teacher and student see the same worked answers, the student for fewer updates, so there is a gap to close. The reader
+has also learned to use a worked answer that stands before the question, which a model has to be able to before it can
+teach itself from one. A model is named by the digest of its recipe; the same recipe makes the same weights on the same
+kind of machine.
 """
 
 from __future__ import annotations
@@ -41,10 +43,15 @@ class Recipe:
     batch_size: int = 64
     learning_rate: float = 3e-3
     warmup: int = 50
-    decay_over: int = 500  # updates of the whole cosine, for both models: the student stops on the way
+    decay_over: int = 500  # updates of the whole cosine: the student stops on the way
+    shown: float | None = None  # share of the examples whose worked answer and a `;` stand before the question
 
 
-RECIPES = {"teacher": Recipe(updates=500), "student": Recipe(updates=260)}
+RECIPES = {
+    "teacher": Recipe(updates=500),
+    "student": Recipe(updates=260),
+    "reader": Recipe(updates=450, decay_over=1000, shown=0.5),
+}
 
 
 def located(model: str) -> str:
@@ -55,7 +62,8 @@ def located(model: str) -> str:
     if name not in RECIPES:
         raise ConfigError(f"policy.model: there is no tiny model `{name}`.{did_you_mean(name, RECIPES)}")
     recipe = RECIPES[name]
-    folder = cache_folder() / f"tiny-{name}-{content_digest(asdict(recipe)).removeprefix('sha256:')[:16]}"
+    said = {key: value for key, value in asdict(recipe).items() if value is not None}
+    folder = cache_folder() / f"tiny-{name}-{content_digest(said).removeprefix('sha256:')[:16]}"
     if not (folder / "model.safetensors").is_file():
         _make(recipe, name, folder)
     return str(folder)
@@ -149,7 +157,10 @@ def pretrain(model: Any, recipe: Recipe, tokenizer: Any, report: Callable[[int, 
 def _corpus(recipe: Recipe, tokenizer: Any) -> tuple[torch.Tensor, torch.Tensor]:
     """Ids and labels [N, L], right-padded; the question and the padding carry no label (-100)."""
     problems = Steps(train_examples=recipe.examples, validation_examples=1).build(recipe.data_seed).train
-    rows = [(tokenizer.encode(p.prompt), [*tokenizer.encode(p.responses[0]), tokenizer.eos_token_id]) for p in problems]
+    shown = np.random.default_rng(recipe.data_seed).random(len(problems)) < (recipe.shown or 0.0)
+    asked = [f"{p.responses[0]};{p.prompt}" if show else p.prompt for p, show in zip(problems, shown, strict=True)]
+    answers = [[*tokenizer.encode(p.responses[0]), tokenizer.eos_token_id] for p in problems]
+    rows = list(zip(map(tokenizer.encode, asked), answers, strict=True))
     length = max(len(question) + len(answer) for question, answer in rows)
     ids = torch.zeros(len(rows), length, dtype=torch.int64)
     labels = torch.full_like(ids, -100)

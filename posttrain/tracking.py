@@ -48,6 +48,9 @@ def track_step(averages: Averages, rollouts: Rollouts, batch: Batch, signals: Si
     """
     mask = rollouts.mask.to(rollouts.logprobs)
     drawn = mask * (rollouts.source == 0).unsqueeze(1)  # data rows have neither log-probs nor entropy of their own
+    if signals.teacher is not None and signals.teacher.support_logprobs is not None:
+        held = signals.teacher.support_logprobs.exp().sum(-1)  # a truncated divergence is as good as this is near 1
+        averages.add("teacher_support_mass", held, mask * signals.teacher.mask)
     if signals.teacher is not None:
         apart = (signals.teacher.logprobs - rollouts.logprobs).abs()
         averages.add("selected_discrepancy", apart, batch.where * drawn)

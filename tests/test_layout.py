@@ -37,7 +37,7 @@ ARROWS = {
     "rewards": "batch registry ranges rewards.base",
     "judging": "batch rewards.base",
     "tracking": "batch ranks judging policies.base rewards.base",
-    "microscope": "batch algorithms.base teachers.base",
+    "microscope": "batch algorithms.base policies.base teachers.base",
     "phases": "",
     "stopping": "",
     "optimization": "ranges",
@@ -47,7 +47,8 @@ ARROWS = {
         "batch tracking judging ranks shares registry functional microscope optimization phases "
         "policies.base teachers.base algorithms.base rewards.base"
     ),
-    "settings": "registry ranges optimization conversion overrides",
+    "shorthand": "registry",
+    "settings": "registry ranges optimization conversion overrides shorthand",
     "tiny": "artifacts data registry",
     "assembly": (
         "batch registry ranks ranges functional tracking trainer settings tiny data rewards samplers "
@@ -59,8 +60,9 @@ ARROWS = {
     "evaluation.cli": "* testing cli",
     "bench": "*",
     "testing": "*",
-    "cli": "* testing evaluation.cli bench.cli reporting.cli reporting.actions",
+    "cli": "* testing evaluation.cli bench.cli reporting.cli reporting.actions teachers.cli",
     "bench.cli": "* testing cli",
+    "teachers.cli": "* testing cli",
     "reporting.cli": "* testing cli reporting.actions",
     "reporting.actions": "* testing cli",  # what its verbs do
     "__main__": "cli",
@@ -68,7 +70,7 @@ ARROWS = {
     "configs": "",
     "templates": "",
 }
-VERBS = ("cli", "evaluation.cli", "bench.cli", "reporting.cli", "reporting.actions")
+VERBS = ("cli", "evaluation.cli", "bench.cli", "reporting.cli", "reporting.actions", "teachers.cli")
 OUTSIDE = (*VERBS, "testing", "__main__")
 
 

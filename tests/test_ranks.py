@@ -65,8 +65,8 @@ def test_one_process_hears_its_own_error():
         Ranks().together("grading", lambda: 1 / 0)
 
 
-def test_calls_to_a_teacher_add_up_over_ranks_and_what_all_of_them_saw_does_not():
+def test_calls_and_entries_of_a_teacher_add_up_over_ranks_and_what_all_of_them_saw_does_not():
     one = Events(teacher_cache_entries=7, online_teacher_calls=3, drift_events=1, rollout_policy_refreshes=2)
     other = Events(teacher_cache_entries=7, online_teacher_calls=2, drift_events=1, rollout_policy_refreshes=2)
     assert Events.over([one]) == one
-    assert Events.over([one, other]) == Events(7, 0, 5, 1, 2, 0)
+    assert Events.over([one, other]) == Events(14, 0, 5, 1, 2, 0)

@@ -1,10 +1,15 @@
 """Teachers: what each says, what it counts, and that a store of answers is as good as the one who gave them."""
 
+import hashlib
+import json
 import math
 import os
+import shutil
 import signal
+import socket
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +28,7 @@ from posttrain.teachers.base import Events, Surroundings
 from posttrain.teachers.cached import Cached
 from posttrain.teachers.frozen import Frozen
 from posttrain.teachers.snapshot import Snapshot
-from posttrain.teachers.store import CorruptEntry, Store, entry_key
+from posttrain.teachers.store import FORMAT, CorruptEntry, Store, entry_key, name_of, read_header, shelf, shelves
 from posttrain.testing.bench import nudge
 from posttrain.testing.edits import cut, take
 
@@ -216,7 +221,7 @@ def test_distillation_from_a_masked_store_learns_from_what_is_there_and_stays_fi
 def test_a_miss_that_is_an_error_stops_and_says_what_to_write(tmp_path):
     around = surroundings(tmp_path)
     rollouts = drawn(around)
-    with pytest.raises(RuntimeError, match=r"no entry for completion .* Write teacher\.on_miss=score or mask"):
+    with pytest.raises(RuntimeError, match=r"no sound entry for completion .* Write teacher\.on_miss=score or mask"):
         Cached(on_miss="error").build(around).targets(rollouts, rollouts.mask, None)
 
 
@@ -294,6 +299,16 @@ def test_the_guard_stops_the_run_where_it_is_told_to(tmp_path):
 # -- the store --------------------------------------------------------------------------------------------------------
 
 
+def pickle_of_a_crime() -> bytes:
+    """What a careless reader would run: it would make the folder `crime`."""
+    return b"cos\nmkdir\n(S'crime'\ntR."
+
+
+def entries_in(root: Path) -> list[Path]:
+    """The entries of all teachers of a store."""
+    return sorted(path for path in root.glob("*/??/*") if path.is_file())
+
+
 ARRAYS = {"logprobs": np.linspace(-3, 0, 3)[None], "support_ids": np.array([[[2, 1], [0, 3], [1, 0]]])}
 
 
@@ -337,25 +352,75 @@ def test_a_damaged_entry_is_scored_again_counted_and_repaired(tmp_path, place):
     around = surroundings(tmp_path)
     rollouts = drawn(around, group_size=1)
     expected = Cached().build(around).targets(rollouts, rollouts.mask, None)
-    path = next(tmp_path.glob("??/*"))
+    path = entries_in(tmp_path)[0]
     changed = bytearray(path.read_bytes())
     changed[place] ^= 1
     path.write_bytes(changed)
     teacher = Cached().build(around)
     for _ in range(2):
         same_targets(expected, teacher.targets(rollouts, rollouts.mask, None))
-    assert teacher.events() == Events(teacher_cache_entries=6, online_teacher_calls=1, corrupt_cache_entries=1)
+    assert teacher.events() == Events(teacher_cache_entries=6, online_teacher_calls=6)
+    found = teacher.found
+    assert (found.teacher_store_hits, found.teacher_store_scored, found.teacher_store_corrupt) == (5, 1, 1)
+
+
+def test_only_damage_during_the_run_is_an_event_of_the_run(tmp_path):
+    """Before it: found. After its first use: an event, too, and made again even where a miss is an error."""
+    around = surroundings(tmp_path)
+    rollouts = drawn(around, group_size=1)
+    Cached().build(around).prefill(rollouts, None)
+    entries_in(tmp_path)[0].write_bytes(b"")
+    teacher = Cached(on_miss="error").build(around)
+    teacher.prefill(rollouts, None)
+    assert (teacher.events().corrupt_cache_entries, teacher.found.teacher_store_corrupt) == (0, 1)
+    expected = Frozen().build(around).targets(rollouts, rollouts.mask, None)
+    entries_in(tmp_path)[1].write_bytes(b"")
+    same_targets(expected, teacher.targets(rollouts, rollouts.mask, None))
+    assert teacher.events() == Events(teacher_cache_entries=6, teacher_prefill_calls=6, corrupt_cache_entries=1)
+    assert teacher.found.teacher_store_corrupt == 2
 
 
 def test_a_damaged_entry_is_repaired_by_a_prefill(tmp_path):
     around = surroundings(tmp_path)
     rollouts = drawn(around, group_size=1)
     Cached().build(around).prefill(rollouts, None)
-    next(tmp_path.glob("??/*")).write_bytes(b"")
+    entries_in(tmp_path)[0].write_bytes(b"")
     teacher = Cached(on_miss="error").build(around)
     teacher.prefill(rollouts, None)
     teacher.targets(rollouts, rollouts.mask, None)
-    assert teacher.events() == Events(teacher_cache_entries=6, teacher_prefill_calls=1, corrupt_cache_entries=1)
+    assert teacher.events() == Events(teacher_cache_entries=6, teacher_prefill_calls=6)
+    assert (teacher.found.teacher_store_scored, teacher.found.teacher_store_corrupt) == (1, 1)
+
+
+def test_an_entry_in_the_place_of_another_is_not_believed(tmp_path):
+    """The digest covers the key: a copy is whole, and still not what was written there."""
+    store = Store(tmp_path)
+    store.put("ab12", ARRAYS)
+    store.path("ab13").write_bytes(store.path("ab12").read_bytes())
+    with pytest.raises(CorruptEntry, match="ab13 is damaged"):
+        store.get("ab13")
+
+
+@pytest.mark.parametrize("payload", [b"", b"no safetensors", b'\x08\0\0\0\0\0\0\0{"x":{}}', pickle_of_a_crime()])
+def test_br_39_a_payload_that_a_forger_has_digested_is_refused_and_runs_nothing(tmp_path, payload, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    store = Store(tmp_path / "store")
+    store.put("ab12", ARRAYS)
+    store.path("ab12").write_bytes(hashlib.sha256(b"ab12" + payload).digest() + payload)
+    with pytest.raises(CorruptEntry, match="ab12 holds no tensors"):
+        store.get("ab12")
+    assert not Path("crime").exists()
+
+
+def test_br_39_an_npy_file_with_a_pickle_in_a_store_is_named_and_never_read(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    store = Store(tmp_path / "store")
+    store.put("ab12", ARRAYS)
+    (store.root / "ab" / "logprobs.npy").write_bytes(b"\x93NUMPY\x01\0" + pickle_of_a_crime())
+    assert store.keys() == ["ab12"]
+    assert store.strangers() == [store.root / "ab" / "logprobs.npy"]
+    assert store.get("ab12") is not None
+    assert not Path("crime").exists()
 
 
 WRITER = """
@@ -365,7 +430,7 @@ import numpy as np
 from posttrain.teachers.store import Store
 
 store, me = Store(Path(sys.argv[1])), int(sys.argv[2])
-for round in range(20):
+for round in range(8):
     for entry in range(10):
         key = f"{entry:02d}-key"
         found = store.get(key)
@@ -380,14 +445,18 @@ def python(code: str, *arguments: str, **options) -> subprocess.Popen:
 
 
 def test_several_writers_of_one_store_agree_and_nobody_reads_half_an_entry(tmp_path):
-    writers = [python(WRITER, str(tmp_path), str(me), stderr=subprocess.PIPE) for me in range(3)]
+    writers = [python(WRITER, str(tmp_path), str(me), stderr=subprocess.PIPE) for me in range(8)]
     for writer in writers:
         _, said = writer.communicate(timeout=60)
         assert writer.returncode == 0, said
     store = Store(tmp_path)
     assert store.keys() == [f"{entry:02d}-key" for entry in range(10)]
     assert all((store.get(f"{entry:02d}-key")["x"] == entry).all() for entry in range(10))
-    assert not list(tmp_path.glob("??/.*"))
+    assert on_their_way(tmp_path) == []
+
+
+def on_their_way(root: Path) -> list[Path]:
+    return sorted(root.glob(".writing/*"))
 
 
 KILLED = """
@@ -413,8 +482,133 @@ def test_a_writer_that_is_killed_leaves_no_half_entry(tmp_path):
     store = Store(tmp_path)
     assert store.keys() == []
     assert store.get("ab12") is None
+    assert len(on_their_way(tmp_path)) == 1
     store.put("ab12", ARRAYS)
     assert store.keys() == ["ab12"]
+    assert len(store.sweep()) == 1
+    assert on_their_way(tmp_path) == []
+
+
+def test_writers_killed_at_any_moment_leave_whole_entries_and_nothing_on_its_way(tmp_path):
+    """Each is killed some milliseconds after its first entry; whoever opens the store next sweeps up behind it."""
+    identity = {"weights": "w"}
+    for delay in (0.0, 0.003, 0.011):
+        writer = python(HURRIED, str(tmp_path), stdout=subprocess.PIPE)
+        assert writer.stdout.readline() == "begun\n"
+        time.sleep(delay)
+        writer.send_signal(signal.SIGKILL)
+        writer.communicate(timeout=10)
+        store = shelf(tmp_path, identity, {"teacher": "t", "prompt": None})
+        assert on_their_way(store.root) == []
+        written = store.keys()
+        assert all(len(store.get(key)["x"]) == 200_000 for key in written)
+    assert written
+
+
+HURRIED = """
+import sys
+from pathlib import Path
+import numpy as np
+from posttrain.teachers.store import shelf
+
+store = shelf(Path(sys.argv[1]), {"weights": "w"}, {"teacher": "t", "prompt": None})
+entry = 0
+while True:
+    store.put(f"{entry:04d}", {"x": np.zeros(200_000)})
+    if not entry:
+        print("begun", flush=True)
+    entry += 1
+"""
+
+
+def test_what_a_living_writer_has_on_its_way_is_left_alone_and_an_old_one_of_another_machine_is_not(tmp_path):
+    store = Store(tmp_path)
+    store.put("ab12", ARRAYS)
+    mine, young, old = (
+        store.root / ".writing" / name
+        for name in (f"{socket.gethostname()},{os.getpid()},a", "elsewhere,1,b", "elsewhere,1,c")
+    )
+    for path in (mine, young, old):
+        path.write_bytes(b"half")
+    os.utime(old, (0, 0))
+    assert store.sweep() == [old]
+    assert on_their_way(tmp_path) == sorted([mine, young])
+
+
+def test_a_writer_whose_file_was_swept_writes_it_again(tmp_path, monkeypatch):
+    """A process in another container looks dead from here."""
+    replace_, swept = os.replace, []
+
+    def sweep_once(source, target):
+        if not swept:
+            swept.append(source)
+            os.unlink(source)
+        replace_(source, target)
+
+    monkeypatch.setattr(os, "replace", sweep_once)
+    Store(tmp_path).put("ab12", ARRAYS)
+    assert len(swept) == 1
+    assert Store(tmp_path).keys() == ["ab12"]
+
+
+def test_the_header_names_the_teacher_and_a_damaged_one_is_written_again(tmp_path):
+    identity, said = {"weights": "w", "settings": "1.0"}, {"teacher": "tiny:teacher", "prompt": None}
+    store = shelf(tmp_path, identity, said)
+    assert read_header(store) == {"format": FORMAT, **said, "identity": identity}
+    assert store.root.name == name_of(identity) != name_of({**identity, "settings": "0.9"})
+    assert shelves(tmp_path) == [store]
+    path = store.root / "teacher.json"
+    for damage in (b"", b"[]", b'{"identity": 3}', path.read_bytes().replace(b'"w"', b'"v"')):
+        path.write_bytes(damage)
+        assert read_header(store) is None
+        assert shelf(tmp_path, identity, said) == store
+        assert read_header(store)["identity"] == identity
+
+
+def test_a_run_counts_the_same_needs_whatever_it_finds(tmp_path):
+    """Cold, warm, and warmed by a run that needed more: the artifact's counters agree, the record's do not."""
+    around = surroundings(tmp_path)
+    rollouts = drawn(around, group_size=1)
+    counted, found = [], []
+    for before in (0, 3, 6):
+        shutil.rmtree(tmp_path)
+        Cached().build(around).prefill(rollouts.rows(slice(0, before)), None)
+        if before == 6:
+            Cached().build(around).prefill(drawn(around, group_size=4, seed=9), None)
+        teacher = Cached().build(around)
+        teacher.prefill(rollouts.rows(slice(0, 4)), None)
+        teacher.targets(rollouts, rollouts.mask, None)
+        counted.append(teacher.events())
+        found.append((teacher.found.teacher_store_hits, teacher.found.teacher_store_scored))
+        assert teacher.found.teacher_store_tokens == int(rollouts.mask.sum())
+    assert counted == [Events(teacher_cache_entries=6, teacher_prefill_calls=4, online_teacher_calls=2)] * 3
+    assert found == [(0, 6), (3, 3), (6, 0)]
+
+
+def test_a_resumed_run_goes_on_counting(tmp_path):
+    around = surroundings(tmp_path)
+    rollouts = drawn(around, group_size=1)
+    teacher, whole = Cached().build(around), Cached().build(around)
+    teacher.prefill(rollouts.rows(slice(0, 4)), None)
+    resumed = Cached(on_miss="error").build(around)
+    resumed.load_state_dict(json.loads(json.dumps(teacher.state_dict())))
+    entries_in(tmp_path)[0].unlink()  # what this run has had once it may make again
+    resumed.targets(rollouts.rows(slice(0, 4)), rollouts.mask[:4], None)
+    whole.prefill(rollouts.rows(slice(0, 4)), None)
+    whole.targets(rollouts.rows(slice(0, 4)), rollouts.mask[:4], None)
+    assert resumed.events() == whole.events() == Events(teacher_cache_entries=4, teacher_prefill_calls=4)
+
+
+def test_a_snapshot_comes_back_as_it_was(tmp_path):
+    around = surroundings()
+    teacher, rollouts = Snapshot(refresh_every=2).build(around), drawn(around)
+    for step in range(1, 4):
+        nudge(around.student, 1.0, step)
+        teacher.after_update(step, around.student)
+    again = Snapshot(refresh_every=2).build(around)
+    again.load_state_dict(teacher.state_dict())
+    assert again.events() == teacher.events() == Events(rollout_policy_refreshes=1)
+    same_targets(teacher.targets(rollouts, rollouts.mask, 2), again.targets(rollouts, rollouts.mask, 2))
 
 
 def test_a_writer_that_fails_leaves_nothing(tmp_path, monkeypatch):

@@ -14,7 +14,7 @@ from typing import Any
 from posttrain.artifacts import statistics
 
 TEACHER = "teacher accuracy"  # in a run's `measures`
-LABEL = "gap to the teacher closed"
+LABEL = "gap to teacher closed"
 TIERS = ("l2_tiny_lm", "l3_real_model")  # whose results are shown with it
 
 

@@ -185,7 +185,7 @@ def _dataset(dataset: dict[str, Any], fingerprints: Fingerprints | None) -> Chec
     except ValueError as error:
         return Check("data set", "V2", "failed", f"the generator refuses the recorded data set: {error}")
     if found is None:
-        return _skip("data set", "V2", f"no generator here draws {shown(dataset['id'])}")
+        return _skip("data set", "V2", f"generator or files of {shown(dataset['id'])} are not at hand")
     problems = [] if found == dataset["fingerprint"] else [f"drawn again it is {found}, not {dataset['fingerprint']}"]
     return settle("data set", "V2", problems, "drawn again, the same fingerprint")
 

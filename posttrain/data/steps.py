@@ -64,9 +64,15 @@ class Steps:
 
 def work_out(digits: list[int], signs: list[str]) -> tuple[str, str]:
     """The worked answer and the answer: one operation at a time from the left, each result modulo ten."""
+    return with_slip(digits, signs, 0, 0)
+
+
+def with_slip(digits: list[int], signs: list[str], place: int, by: int) -> tuple[str, str]:
+    """The same with a result at step `place` that is `by` too large, modulo ten, and what follows from it."""
     value, written = digits[0], []
-    for sign, digit in zip(signs, digits[1:], strict=True):
-        result = {"+": value + digit, "-": value - digit, "*": value * digit}[sign] % 10
+    for step, (sign, digit) in enumerate(zip(signs, digits[1:], strict=True)):
+        exact = {"+": value + digit, "-": value - digit, "*": value * digit}[sign]
+        result = (exact + (by if step == place else 0)) % 10
         written.append(f"{value}{sign}{digit}={result}")
         value = result
     return ";".join([*written, str(value)]), str(value)

@@ -91,11 +91,11 @@ def resolve(subject: Subject, words: Sequence[str], asked: Asked = Asked()) -> B
         put(raw, key, given[key], COMPONENTS)
     if raw.get("dataset") is None:
         raise ConfigError("dataset: nothing is chosen. Write --dataset NAME or --dataset FILE.jsonl.")
-    dataset, spelled = settings._component("dataset", raw["dataset"])
+    dataset, spelled = settings.component("dataset", raw["dataset"])
     if raw.get("reward") is None:
         raw["reward"] = getattr(type(dataset), "judged_by", "exact")
-    reward, judged = settings._component("reward", raw["reward"])
-    policy, options = settings._component("policy", raw["policy"])
+    reward, judged = settings.component("reward", raw["reward"])
+    policy, options = settings.component("policy", raw["policy"])
     if not isinstance(policy, CausalLM):
         raise ConfigError(f"policy: found {options['name']}, but an evaluation is of a language model (causal_lm)")
     ks = tuple(sorted(asked.ks)) or ((1,) if asked.samples else ())

@@ -300,14 +300,15 @@ class _Session:
             "ended_at": _stamp(datetime.now(UTC)),
             "status": "completed",
             "exit_code": 0,
-            "inputs": [],
+            "inputs": records.inputs(arm.config),
             "outputs": [
                 *(_output(place, place / name, role) for name, role in roles.items()),
                 *(_output(place, path, "model") for path in sorted((place / "model").rglob("*")) if path.is_file()),
             ],
             **{name: costs[kind] for kind, name in PHASE_COSTS.items() if costs[kind] or kind == "seconds"},
             **({"resumed_from": self.starts[:-1], "kill_count": len(self.starts) - 1} if self.starts[1:] else {}),
-            "counters": {key: sum(counter[key] for counter in counters) for key in counted},
+            "counters": {key: sum(counter[key] for counter in counters) for key in counted}
+            | {key: sum(part.found[key] for part in done) for key in done[0].found},
             "plugins": [{"name": plugin.name, "sha256": plugin.sha256} for plugin in self.plugins],
         }
 

@@ -112,7 +112,7 @@ def print_title(console: Console, experiment: Experiment, artifact: Mapping[str,
     config = experiment.main.config
     tier = artifact["evaluation_protocol"]["tier"]
     console.print(
-        f"{experiment.verb} {experiment.main.name} · {config.names['dataset']} · policy {config.names['policy']} · "
+        f"{experiment.verb} {experiment.main.name} · {config.data} · policy {config.names['policy']} · "
         f"tier {tier} · {len(config.seeds)} seeds · {config.steps} steps",
         soft_wrap=True,
         markup=False,

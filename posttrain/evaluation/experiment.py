@@ -55,7 +55,7 @@ class Experiment:
     @property
     def name(self) -> str:
         """The plan's name: data and seeds where one method runs alone, with the methods where several are compared."""
-        base = f"{self.main.config.names['dataset']}-seeds{seed_words(self.main.config.seeds)}"
+        base = f"{self.main.config.data}-seeds{seed_words(self.main.config.seeds)}"
         if self.verb == "reproduce":
             return f"{self.main.name}-study-{base}"
         return "-vs-".join(arm.name for arm in self.arms) + f"-{base}" if self.rivals else base

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from omegaconf import OmegaConf
 
+from posttrain.data.splits import RowOptions
 from posttrain.evaluation import records
 from posttrain.evaluation.experiment import Experiment
 from posttrain.evaluation.folders import default_folder
@@ -13,7 +14,7 @@ from posttrain.settings import TrainConfig
 
 SEEDS = """\
 each of the seeds {seeds} controls:
-  problems      numpy default_rng(seed): dataset.build, training problems first, then the held-out ones
+  problems      {problems}
   training      default_rng(seed) started anew, as in the recorded protocol: problems of a step, then completions
   selection     counter-based, from (seed, step, problem, completion): random tokens, the mixture's coins
   samples       default_rng([seed, 1]): the completions in samples.jsonl
@@ -29,11 +30,19 @@ def explain(experiment: Experiment, output: Path | None) -> str:
         ("algorithm", _algorithm(config)),
         ("what runs", _runs(experiment)),
         ("what is written", _files(experiment, output)),
-        ("seeds", SEEDS.format(seeds=", ".join(map(str, config.seeds)))),
+        ("seeds", SEEDS.format(seeds=", ".join(map(str, config.seeds)), problems=_problems(config))),
         ("known biases", "\n".join(f"- {bias}" for bias in records.biases(config)) or "none known"),
         ("what may be claimed", _claims(config)),
     ]
     return "\n\n".join(f"# {title}\n{text}" for title, text in parts)
+
+
+def _problems(config: TrainConfig) -> str:
+    """What a seed has to do with the problems."""
+    if not isinstance(config.dataset, RowOptions):
+        return "numpy default_rng(seed): dataset.build, training problems first, then the held-out ones"
+    split = "which rows are held out (dataset.resplit)" if config.dataset.resplit else "neither rows nor split"
+    return f"{split}: the rows are fixed; the order in which they are drawn follows below"
 
 
 def _algorithm(config: TrainConfig) -> str:
@@ -64,13 +73,29 @@ def _teacher(config: TrainConfig, rows: int) -> str:
     name = config.names.get("teacher")
     if name is None:
         return "none"
-    period = getattr(config.teacher, "refresh_every", 1)
-    calls = {
-        "frozen": f"asked online about {rows} completions a step, {rows * config.steps} a seed",
-        "snapshot": f"the student's own past, {config.steps // period} refreshes a seed",
-        "cached": "asked once per completion it has not seen, before training where completions are drawn once",
+    online = f"asked online about {rows} completions a step, {rows * config.steps} a seed"
+    period = getattr(config.teacher, "refresh_every", None)
+    past = f"the student's own past, {config.steps // (period or 1)} refreshes a seed"
+    a_pass = "one more forward pass over prompt and completion each"
+    said = {
+        "frozen": f"{online}: {a_pass}, the vocabulary projection at the supervised tokens alone",
+        "snapshot": f"{past}: {a_pass}",
+        "privileged": f"{past if period else online}: {a_pass}, behind a longer prompt",
+        "cached": _store(config),
     }
-    return f"{name}, {calls.get(name, 'as its own documentation says')}"
+    return f"{name}, {said.get(name, 'as its own documentation says')}"
+
+
+def _store(config: TrainConfig) -> str:
+    """What a store saves and takes: of a token log-prob and entropy, and id and log-prob of each in the support."""
+    known = getattr(config.dataset, "train_examples", None)
+    once = (
+        "every training problem's completions" if known is None else f"{known * config.group_size} completions a seed"
+    )
+    when = f"{once}, before training" if config.algorithm.rollouts == "once" else "each completion it has not seen"
+    real = 8 if getattr(config.policy, "dtype", "float32") == "float64" else 4
+    size = 2 * real + (4 + real) * (config.algorithm.top_k or 0)
+    return f"asked once about {when}; an entry takes about {size} bytes a token, and no forward pass to read again"
 
 
 def _files(experiment: Experiment, output: Path | None) -> str:

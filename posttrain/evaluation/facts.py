@@ -9,13 +9,26 @@ from typing import Any
 
 from posttrain.evaluation.study import studies
 from posttrain.registry import algorithms
-from posttrain.reporting.facts import Method
+from posttrain.registry import datasets as known_datasets
+from posttrain.reporting.facts import Dataset, Method
 from posttrain.settings import config_folder
 
 
 def methods() -> list[Method]:
     """Every registered algorithm, sorted by name."""
     return [_method(name) for name in algorithms.names()]
+
+
+def datasets() -> list[Dataset]:
+    """Every registered dataset, sorted by name."""
+    return [_dataset(name) for name in known_datasets.names()]
+
+
+def _dataset(name: str) -> Dataset:
+    cls = known_datasets.get(name)
+    default = cls()
+    summary = inspect.cleandoc(cls.__doc__ or name).partition("\n\n")[0]
+    return Dataset(name, " ".join(summary.split()), {f.name: _plain(getattr(default, f.name)) for f in fields(cls)})
 
 
 def _method(name: str) -> Method:

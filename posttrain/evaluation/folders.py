@@ -37,7 +37,7 @@ def default_folder(experiment: Experiment) -> Path:
     config = experiment.main.config
     methods = "-vs-".join(arm.name for arm in experiment.arms) if experiment.verb == "compare" else experiment.main.name
     study = "-study" if experiment.verb == "reproduce" else ""
-    base = f"{methods}{study}-{config.names['dataset']}-{config.tier}-{experiment.digest}"
+    base = f"{methods}{study}-{config.data}-{config.tier}-{experiment.digest}"
     count = 1
     while (Path("runs") / (base if count == 1 else f"{base}-{count}")).exists():
         count += 1

@@ -6,7 +6,7 @@ A part is a complete run of its one seed, which anyone can verify, with `part.js
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from posttrain.evaluation.folders import Finished, default_folder
 from posttrain.evaluation.work import Done
 from posttrain.ranks import Ranks
 from posttrain.registry import ConfigError, Plugin
+from posttrain.teachers.base import Found
 
 PART = "part.json"
 
@@ -214,7 +215,8 @@ def _done(part: _Part, arm: str) -> Done:
     (run,) = part.read(arm, "artifact.json")["runs"]
     record = part.read(arm, "execution.json")["execution"]
     costs = {kind: record.get(name, {}) for kind, name in PHASE_COSTS.items()}
-    return Done(run, part.rows(arm, "metrics.jsonl"), part.rows(arm, "samples.jsonl"), costs)
+    found = {f.name: record["counters"][f.name] for f in fields(Found) if f.name in record.get("counters", {})}
+    return Done(run, part.rows(arm, "metrics.jsonl"), part.rows(arm, "samples.jsonl"), costs, found)
 
 
 def _sweeps(part: _Part, whole: Experiment) -> dict[str, list[dict[str, float]]]:

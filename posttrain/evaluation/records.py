@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from posttrain.artifacts.comparisons import Rival, compare_runs
-from posttrain.artifacts.digests import content_digest, dataset_fingerprint, dataset_set_fingerprint, sealed
+from posttrain.artifacts.digests import (
+    content_digest,
+    dataset_fingerprint,
+    dataset_set_fingerprint,
+    file_digest,
+    sealed,
+)
+from posttrain.data.files import Files
+from posttrain.data.hub import Hub
+from posttrain.data.reading import AbsentData
 from posttrain.evaluation.experiment import Arm, Experiment, seed_words
 from posttrain.evaluation.study import Results, studies
 from posttrain.registry import ConfigError, datasets
-from posttrain.settings import TIERS, TrainConfig
+from posttrain.settings import TIERS, TrainConfig, component
 
 ALPHA = 0.05
 PRIMARY_METRIC = "/final/accuracy"
 FORMAL_FROM = 3  # seeds
 GENERATOR_VERSION = 1
+PLACES = ("path", "validation", "source", "model")  # settings that may name a file or folder
 # What the artifact of a tier may claim with few seeds, and with enough for a formal comparison.
 CLAIM_POLICIES = {
     "l1": ("descriptive multi-seed mechanism reproduction", "formal multi-seed mechanism comparison"),
@@ -30,17 +42,17 @@ def dataset_block(config: TrainConfig) -> dict[str, Any]:
     """What the data are: generator, options, splits per seed and fingerprints of what is drawn."""
     name = config.names["dataset"]
     options = {key: value for key, value in config.resolved["dataset"].items() if key != "name"}
-    return _dataset_block(name, tuple(options.items()), config.seeds)
+    return {"id": config.data, **_dataset_block(name, json.dumps(options), config.seeds)}
 
 
 @cache
-def _dataset_block(name: str, options: tuple[tuple[str, Any], ...], seeds: tuple[int, ...]) -> dict[str, Any]:
-    splits = drawn_splits(name, dict(options), seeds)
+def _dataset_block(name: str, written: str, seeds: tuple[int, ...]) -> dict[str, Any]:
+    options = json.loads(written)
+    splits = drawn_splits(name, options, seeds)
     if not all(splits.values()):
         raise ConfigError(f"dataset: `{name}` gave an empty split. Ask for at least one problem of each kind.")
     return {
-        "id": name,
-        "config": dict(options),
+        "config": portable(options),
         "splits": [{"name": split, "n": len(examples)} for split, examples in splits.items()],
         "generator": name,
         "generator_version": GENERATOR_VERSION,
@@ -53,20 +65,56 @@ def drawn_splits(name: str, options: Mapping[str, Any], seeds: Iterable[int]) ->
     """What the generator drew, by split `<seed>/train` and `<seed>/validation`."""
     splits: dict[str, list[Mapping[str, Any]]] = {}
     for seed in seeds:
-        problems = datasets.get(name)(**options).build(seed)
+        problems = component("dataset", {"name": name, **options})[0].build(seed)
         splits[f"{seed}/train"] = [problem.drawn for problem in problems.train]
         splits[f"{seed}/validation"] = [problem.drawn for problem in problems.validation]
     return splits
 
 
 def regenerate(dataset: Mapping[str, Any]) -> str | None:
-    """The fingerprint of a plan's `dataset` block, drawn again; None where the generator is not known here."""
+    """The fingerprint of a plan's `dataset` block, drawn again; None where generator or files are not at hand."""
     if dataset["generator"] not in datasets or dataset["generator_version"] != GENERATOR_VERSION:
         return None
     seeds = sorted({int(split["name"].split("/")[0]) for split in dataset["splits"]})
     planned = {split["name"] for split in dataset["splits"]}  # an evaluation asks one of the two
-    drawn = drawn_splits(dataset["generator"], dataset["config"], seeds)
+    try:
+        drawn = drawn_splits(dataset["generator"], dataset["config"], seeds)
+    except AbsentData:
+        return None
     return dataset_fingerprint({name: examples for name, examples in drawn.items() if name in planned})
+
+
+def portable(part: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings without places on this machine: an absolute path stands as its last name, a relative one as it is.
+
+    What a file held is in the fingerprint of the data and in the inputs of the execution record.
+    """
+    return {
+        key: portable(value)
+        if isinstance(value, Mapping)
+        else f"./{Path(value).name}"
+        if key.rpartition(".")[2] in PLACES and isinstance(value, str) and value.startswith(("/", "~"))
+        else value
+        for key, value in part.items()
+    }
+
+
+def inputs(config: TrainConfig) -> list[dict[str, Any]]:
+    """The files that data and model were read from, by name and digest."""
+    found = []
+    if isinstance(config.dataset, Files | Hub):
+        found += [_input(path, "dataset", config.dataset.path) for path in config.dataset.sources()]
+    model = Path(str(config.resolved["policy"].get("model") or ""))
+    if model.name and model.is_dir():
+        found += [_input(path, "model", str(model)) for path in sorted(model.iterdir()) if path.is_file()]
+    return found
+
+
+def _input(path: Path, role: str, root: str) -> dict[str, Any]:
+    """A file by its name, with that of its folder where a folder was named."""
+    folder = Path(root)
+    name = f"{folder.name}/{path.relative_to(folder).as_posix()}" if folder.is_dir() else path.name
+    return {"path": name, "sha256": file_digest(path), "bytes": path.stat().st_size, "role": role}
 
 
 def redecide(artifact: Mapping[str, Any], arms: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]] | None:
@@ -97,14 +145,17 @@ def plan(experiment: Experiment) -> dict[str, Any]:
         "sesoi": None,
         "failure_value": None,
         "looks": [],
-        "common_config": {"dataset": config.resolved["dataset"], "evaluation": _short(config.resolved["evaluation"])},
+        "common_config": {
+            "dataset": portable(config.resolved["dataset"]),
+            "evaluation": portable(_short(config.resolved["evaluation"])),
+        },
     }
     if len(experiment.arms) > 1:
         found["arms"] = {
             arm.name: {
                 "algorithm": arm.config.method,
-                "overrides": dict(arm.overrides),
-                "config_sha256": content_digest(arm.config.resolved),
+                "overrides": portable(arm.overrides),
+                "config_sha256": content_digest(portable(arm.config.resolved)),
             }
             for arm in experiment.arms
         }
@@ -185,7 +236,7 @@ def artifact_path(experiment: Experiment, arm: Arm) -> str:
     """The intended place under `docs/`."""
     paper = arm.config.algorithm.paper if arm.name == arm.config.method else ""
     folder = f"{paper}-{arm.name}" if paper else arm.name
-    data = f"{arm.config.names['dataset']}-seeds{seed_words(arm.config.seeds)}"
+    data = f"{arm.config.data}-seeds{seed_words(arm.config.seeds)}"
     prefix = "study-" if experiment.verb == "reproduce" else "compare-" if experiment.rivals else ""
     return f"docs/post-training/{folder}/metrics/{prefix}{data}.json"
 

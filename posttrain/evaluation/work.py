@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,6 +59,7 @@ class Done:
     metrics: list[dict[str, Any]]
     samples: list[dict[str, Any]]
     phases: dict[str, dict[str, float]]  # seconds, tokens, peak_bytes -> phase -> number
+    found: dict[str, int] = field(default_factory=dict)  # in a teacher's store, which other runs may have filled
 
 
 def perform(unit: Unit, step: Callable[[Mapping[str, Any]], None] = lambda row: None, ranks: Ranks = Ranks()) -> Done:
@@ -78,6 +79,7 @@ def _perform(unit: Unit, step: Callable[[Mapping[str, Any]], None], ranks: Ranks
     from posttrain.assembly import assemble, pin
     from posttrain.evaluation.study import Study, studies
     from posttrain.policies.causal_lm import CausalLMPolicy
+    from posttrain.teachers.cached import CachedTeacher
     from posttrain.tracking import judge
 
     config = settings.resolve(unit.config, unit.algorithm)
@@ -102,7 +104,7 @@ def _perform(unit: Unit, step: Callable[[Mapping[str, Any]], None], ranks: Ranks
     before, after = outcome.baseline["accuracy"], outcome.final["accuracy"]
     run = {
         "algorithm": unit.arm,
-        "dataset": config.names["dataset"],
+        "dataset": config.data,
         "baseline": outcome.baseline,
         "final": outcome.final,
         "training": {
@@ -121,6 +123,8 @@ def _perform(unit: Unit, step: Callable[[Mapping[str, Any]], None], ranks: Ranks
         "seed": unit.seed,
         "status": "completed",
     }
+    if isinstance(trainer.reference, CausalLMPolicy):
+        run["model"] = trainer.reference.description()
     if unit.keep and ranks.main and isinstance(trainer.policy, CausalLMPolicy):
         trainer.policy.save(unit.model)
     teacher = trainer.teacher.distribution() if trainer.teacher else None
@@ -135,7 +139,11 @@ def _perform(unit: Unit, step: Callable[[Mapping[str, Any]], None], ranks: Ranks
 
         measured = {name: float(probe(fresh, trainer)) for name, probe in found.probes.items()}
         run["measures"] = run.get("measures", {}) | measured
-    return Done(run, saver.metrics, [*trainer.answers, *trainer.samples()], outcome.phases.state_dict())
+    mine = trainer.teacher.found if isinstance(trainer.teacher, CachedTeacher) else None
+    kept = [asdict(part) for part in ranks.gather(mine) if part is not None]
+    summed = {name: sum(part[name] for part in kept) for name in kept[0]} if kept else {}
+    answers = [*trainer.answers, *trainer.samples()]
+    return Done(run, saver.metrics, answers, outcome.phases.state_dict(), summed)
 
 
 def _counters(outcome: Outcome) -> dict[str, int]:

@@ -53,11 +53,7 @@ def jsd(student: Tensor, teacher: Tensor, beta: float) -> Tensor:
     if beta == 1:
         return reverse_kl(student, teacher)
     student, teacher = _raised(student), _raised(teacher)
-    # Where both sides have no mass, logaddexp(-inf, -inf) would have a NaN gradient.
-    nowhere = (student == -torch.inf) & (teacher == -torch.inf)
-    mixture = torch.logaddexp(
-        teacher.masked_fill(nowhere, 0) + math.log(beta), student.masked_fill(nowhere, 0) + math.log1p(-beta)
-    )
+    mixture = _mixture(student, teacher, beta)
     return beta * _kl(teacher, mixture) + (1 - beta) * _kl(student, mixture)
 
 
@@ -70,6 +66,26 @@ def divergence(kind: Divergence, student: Tensor, teacher: Tensor, beta: float =
     if kind == "jsd":
         return jsd(student, teacher, beta)
     raise ValueError(f"divergence: found {kind!r}, expected 'forward_kl', 'reverse_kl' or 'jsd'")
+
+
+def logit_gradient(kind: Divergence, student: Tensor, teacher: Tensor, beta: float, value: Tensor) -> Tensor:
+    """The gradient of `divergence` in the student's logits, in closed form. Log-probs [..., V] -> [..., V].
+
+    π (log π/q - KL) for the reverse KL, π - q for the forward one, (1-β) π (log π/M - KL(π‖M)) for the JSD. `value`
+    [...] is the divergence itself: with it, the KLs give the gradient of any part of the ids from that part alone.
+    """
+    student, teacher = _raised(student), _raised(teacher)
+    if kind == "jsd" and beta in (0, 1):
+        kind = "reverse_kl" if beta else "forward_kl"
+    p = student.exp()
+    if kind == "forward_kl":
+        return p - teacher.exp()
+    if kind == "reverse_kl":
+        gap = (student - teacher).masked_fill_(p == 0, 0)
+        return p.mul_(gap.sub_(value.unsqueeze(-1)))
+    gap = (student - _mixture(student, teacher, beta)).masked_fill_(p == 0, 0)
+    mean = (p * gap).sum(-1, keepdim=True)
+    return p.mul_(gap.sub_(mean)).mul_(1 - beta)
 
 
 def with_tail(support_logprobs: Tensor) -> Tensor:
@@ -117,6 +133,15 @@ def kl_estimator(kind: Estimator, logprobs: Tensor, reference: Tensor, log_ratio
     if kind == "ratio_k3":
         return (logprobs - logprobs.detach() if log_ratio is None else log_ratio).exp() * k3
     raise ValueError(f"kl estimator: found {kind!r}, expected 'k1', 'k2', 'k3', 'k3_plus' or 'ratio_k3'")
+
+
+def _mixture(student: Tensor, teacher: Tensor, beta: float) -> Tensor:
+    """log M, M = β q + (1-β) π."""
+    # Where both sides have no mass, logaddexp(-inf, -inf) would have a NaN gradient.
+    nowhere = (student == -torch.inf) & (teacher == -torch.inf)
+    return torch.logaddexp(
+        teacher.masked_fill(nowhere, 0) + math.log(beta), student.masked_fill(nowhere, 0) + math.log1p(-beta)
+    )
 
 
 def _kl(p: Tensor, q: Tensor) -> Tensor:

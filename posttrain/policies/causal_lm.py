@@ -22,8 +22,9 @@ from torch import Tensor
 from posttrain.batch import Problem, Rollouts, Scores, Targets
 from posttrain.policies.base import Divergence, Expectations, Policy, States
 from posttrain.policies.lm_encoding import Encoder, Template
-from posttrain.policies.lm_head import Head, Question, answer, top_support
+from posttrain.policies.lm_head import Question, answer, top_support
 from posttrain.policies.lm_loading import Lora, check_model, end_tokens, head_of, load, merged, with_lora
+from posttrain.policies.lm_projection import Head
 from posttrain.policies.lm_rows import joined, keys_of, packed, placed, prompts_of, responses_of, rollouts_of
 from posttrain.policies.vocabulary import vocabulary
 from posttrain.ranges import POSITIVE, at_least, check, or_null
@@ -47,7 +48,7 @@ class CausalLM:
     max_prompt_tokens: int = 512  # a longer prompt is refused, never cut
     max_completion_tokens: int = 256
     rows: int = 64  # completions in the sampler's batch, and in a forward pass without gradient
-    chunk: int | None = None  # positions per vocabulary projection; null: about 64 MiB of logits
+    chunk: int | None = None  # positions whose logits there may be at once; null: about 64 MiB of them
     lora: Lora = Lora()
     template: Template = Template()
     start: str | None = None  # only null: the weights are those of `model`
@@ -161,7 +162,7 @@ class CausalLMPolicy(torch.nn.Module):
             mask = rollouts.mask[rows]
             hidden = self._hidden(rollouts, rows, mask)
             parts.append(placed(hidden, mask.to(hidden.device)))
-        return States(torch.cat(parts), self._head().detached().log_probs)
+        return States(torch.cat(parts), self._head().detached())
 
     @torch.no_grad()
     def targets(self, rollouts: Rollouts, where: Tensor, top_k: int | None = None) -> Targets:
@@ -229,12 +230,20 @@ class CausalLMPolicy(torch.nn.Module):
         for name, parameter in self.named_parameters():
             weights.update(f"{name} {tuple(parameter.shape)} {parameter.dtype}".encode())
             weights.update(parameter.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
-        settings = f"{self.config.temperature}/{self.config.dtype}/{self.config.attn_implementation}"
+        how = (self.config.temperature, self.config.dtype, self.config.attn_implementation, self.config.device)
+        limits = (self.encoder.max_prompt_tokens, self.encoder.max_completion_tokens)
+        settings = "/".join(map(str, how + limits))
         template, known = self.encoder.digest, self.vocabulary.digest
         found = {"weights": weights.hexdigest(), "vocabulary": known, "template": template, "settings": settings}
         frozen = not any(parameter.requires_grad for parameter in self.parameters())
         self.known_identity = (version, found) if frozen else None
         return found
+
+    def description(self) -> dict[str, str]:
+        """What an artifact says of the model: digests of weights, tokenizer and chat template with its options."""
+        known = {"weights": self.identity()["weights"], "template": self.encoder.digest}
+        known["tokenizer"] = self.encoder.tokenizer_digest
+        return {name: f"sha256:{value}" for name, value in known.items()}
 
     def save(self, folder: Path) -> None:
         """A folder that `AutoModelForCausalLM.from_pretrained` loads: adapters are merged into the weights."""

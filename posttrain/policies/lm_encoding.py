@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -13,6 +14,13 @@ from posttrain.batch import Problem
 from posttrain.registry import ConfigError
 
 Messages = Sequence[Mapping[str, str]]
+
+# Words of `apply_chat_template` that are no options of a template.
+TAKEN = {
+    "add_generation_prompt", "chat_template", "continue_final_message", "conversation", "documents", "enable_thinking",
+    "max_length", "messages", "padding", "reasoning_effort", "return_assistant_tokens_mask", "return_dict",
+    "return_tensors", "tokenize", "tokenizer_kwargs", "tools", "truncation",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -22,10 +30,16 @@ class Template:
     wrap: bool = False  # a plain prompt becomes one message of the user; False: it is continued as it stands
     enable_thinking: bool | None = None
     reasoning_effort: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)  # any other, such as options.date_string="1 May 2026"
 
-    def options(self) -> dict[str, Any]:
+    def __post_init__(self) -> None:
+        for name in self.options:
+            if name in TAKEN:
+                raise ConfigError(f"policy.template.options.{name}: the program itself decides about it. Leave it out.")
+
+    def keywords(self) -> dict[str, Any]:
         """What the template is given beside the messages."""
-        given = {"enable_thinking": self.enable_thinking, "reasoning_effort": self.reasoning_effort}
+        given = {"enable_thinking": self.enable_thinking, "reasoning_effort": self.reasoning_effort, **self.options}
         return {name: value for name, value in given.items() if value is not None}
 
 
@@ -72,7 +86,16 @@ class Encoder:
     @cached_property
     def digest(self) -> str:
         """SHA-256 of the chat template, its options and the end tokens."""
-        parts = [self.tokenizer.chat_template, self.template.wrap, self.template.options(), sorted(self.eos)]
+        parts = [self.tokenizer.chat_template, self.template.wrap, self.template.keywords(), sorted(self.eos)]
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+    @cached_property
+    def tokenizer_digest(self) -> str:
+        """SHA-256 of everything that turns text into ids: vocabulary, merges, normalisation, added tokens."""
+        parts: dict[str, Any] = {"vocabulary": self.tokenizer.get_vocab()}
+        if self.tokenizer.is_fast:
+            parts = json.loads(self.tokenizer.backend_tokenizer.to_str())
+            parts |= {"padding": None, "truncation": None}  # what the last caller asked for
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
     def _messages(self, problem: Problem) -> Messages | None:
@@ -104,6 +127,19 @@ class Encoder:
         ends = [place for place, token in enumerate(ids) if token in self.eos]
         return ids[: ends[-1] + 1] if ends else ids  # templates like to write a line break behind the end
 
+    @cached_property
+    def _keywords(self) -> dict[str, Any]:
+        """The template's options; one that it never reads would be without effect and is refused."""
+        given = self.template.keywords()
+        for name in given:
+            if not re.search(rf"\b{re.escape(name)}\b", str(self.tokenizer.chat_template)):
+                ours = name in ("enable_thinking", "reasoning_effort")
+                raise ConfigError(
+                    f"policy.template.{name if ours else f'options.{name}'}: the chat template of policy.model never "
+                    "mentions it, so it would change nothing. Leave it out."
+                )
+        return given
+
     def _render(self, problem: Problem, messages: Messages, generation: bool) -> str:
         from jinja2.exceptions import TemplateError
 
@@ -114,7 +150,7 @@ class Encoder:
             )
         try:
             return self.tokenizer.apply_chat_template(
-                list(messages), tokenize=False, add_generation_prompt=generation, **self.template.options()
+                list(messages), tokenize=False, add_generation_prompt=generation, **self._keywords
             )
         except TemplateError as error:
             raise ConfigError(

@@ -1,15 +1,16 @@
-"""From hidden states to what a loss reads, a few positions at a time: the vocabulary axis never outlives a chunk.
+"""From hidden states to what a loss reads, a tile of logits at a time: none outlives its turn.
 
 N positions, H hidden size, V vocabulary, K support size. The forward pass keeps hidden states and results, [N] and
-[N, K]; the backward pass computes each chunk's logits again. Peak memory is a small multiple of chunk * V. Half types
-are raised to float32 right after the projection; float64 stays float64.
+[N, K], and the softmax's normalisers; the backward pass computes each tile's logits again. A tile holds some positions
+and a block of ids (see `lm_blocks`), small enough to stay in a processor's cache, and never more than chunk * V
+numbers. Half types are raised to float32 right after the projection; float64 stays float64.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,43 +18,10 @@ from torch.autograd.function import once_differentiable
 
 from posttrain.functional import divergences
 from posttrain.policies.base import Divergence
+from posttrain.policies.lm_blocks import Blocks, add_at, adds_up, pieces, take, tiles, whole_divergence
+from posttrain.policies.lm_projection import Head, distribution
 
-CHUNK_BYTES = 64 * 2**20  # of one [chunk, V] tensor, where the chunk is left to us
-
-
-@dataclass(frozen=True)
-class Head:
-    """logits = cap * tanh(scale * (hidden @ weight' + bias) / cap) / temperature, over the first rows of `weight`."""
-
-    weight: Tensor  # [V, H]
-    bias: Tensor | None = None  # [V]
-    scale: float = 1.0
-    cap: float | None = None  # final logit soft-capping; None where the model has none
-    temperature: float = 1.0
-    chunk: int | None = None  # positions per projection; None: as many as CHUNK_BYTES allow
-
-    @property
-    def positions(self) -> int:
-        """Positions per projection."""
-        if self.chunk is not None:
-            return self.chunk
-        size = 8 if self.weight.dtype == torch.float64 else 4
-        return max(16, min(4096, CHUNK_BYTES // (size * len(self.weight))))
-
-    def logits(self, hidden: Tensor) -> Tensor:
-        """[..., H] -> [..., V] in at least float32, all at once."""
-        raised = _raised(torch.nn.functional.linear(hidden.to(self.weight), self.weight, self.bias))
-        if self.cap is not None:
-            return self.cap / self.temperature * torch.tanh(raised * (self.scale / self.cap))
-        return raised if self.scale == self.temperature else raised * (self.scale / self.temperature)
-
-    def log_probs(self, hidden: Tensor) -> Tensor:
-        """[..., H] -> [..., V], all at once."""
-        return torch.log_softmax(self.logits(hidden), dim=-1)
-
-    def detached(self) -> Head:
-        """The same head without gradient."""
-        return replace(self, weight=self.weight.detach(), bias=None if self.bias is None else self.bias.detach())
+CACHE_BYTES = 8 * 2**20  # of one tile on a CPU, whose allocator and cache make larger ones slower
 
 
 @dataclass(frozen=True)
@@ -64,7 +32,13 @@ class Question:
     support_ids: Tensor | None = None  # [N, K] int64
     divergence: Divergence | None = None
     other: Tensor | None = None  # [N, H'], the other model's hidden states, where there is a divergence
-    project: Callable[[Tensor], Tensor] | None = None  # [..., H'] -> log-probs [..., V] of the other model
+    project: Callable[[Tensor], Tensor] | None = None  # [..., H'] -> log-probs [..., V] of the other model, or a Head
+
+    @property
+    def wanted(self) -> Tensor:
+        """[N, 1 + K]: the sampled ids and after them the support's."""
+        sampled = self.ids.unsqueeze(1)
+        return sampled if self.support_ids is None else torch.cat([sampled, self.support_ids], dim=1)
 
     def rows(self, index: slice) -> Question:
         """The positions `index`."""
@@ -105,7 +79,7 @@ def answer(head: Head, hidden: Tensor, question: Question) -> Answer:
 def top_support(head: Head, hidden: Tensor, ids: Tensor, k: int) -> tuple[Answer, Tensor]:
     """The k most probable ids [N, k] and an answer about them; the sampled id is always there, last if need be."""
     answers, kept = [], []
-    for rows in _chunks(len(hidden), head):
+    for rows in pieces(len(hidden), head.positions):
         chunk, sampled = distribution(head, hidden[rows]), ids[rows].unsqueeze(1)
         found = chunk.shifted.topk(min(k, chunk.shifted.shape[1]), dim=1).indices
         absent = ~(found == sampled).any(1)
@@ -117,168 +91,167 @@ def top_support(head: Head, hidden: Tensor, ids: Tensor, k: int) -> tuple[Answer
 
 
 class _Answer(torch.autograd.Function):
-    """The four results of a question; nothing of size V is kept for the backward pass."""
+    """The four results of a question; of the logits, nothing but their normalisers is kept for the backward pass."""
 
     @staticmethod
     def forward(
         ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, head: Head, question: Question
     ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(hidden, weight, bias)
         ctx.head, ctx.question = head, question
         head = head.detached()
-        parts = [_forward(head, hidden[rows], question.rows(rows)) for rows in _chunks(len(hidden), head)]
-        found = [None if part[0] is None else torch.cat(part) for part in zip(*parts, strict=True)]  # type: ignore[arg-type]
-        return found[0], found[1], found[2], found[3]  # type: ignore[return-value]
+        rows, blocks = _tiles(head, question)
+        parts = [_forward(head, hidden[some], question.rows(some), blocks) for some in rows]
+        found = Found(*(None if part[0] is None else torch.cat(part) for part in zip(*parts, strict=True)))  # type: ignore[arg-type]
+        ctx.save_for_backward(hidden, weight, bias, *found)
+        support = None if question.support_ids is None else found.picked[:, 1:].clone()
+        return found.picked[:, 0].clone(), found.entropy, support, found.divergence
 
     @staticmethod
     @once_differentiable
     def backward(  # type: ignore[override]
         ctx: Any, *gradients: Tensor | None
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None, None, None]:
-        hidden, weight, bias = ctx.saved_tensors
+        hidden, weight, bias, *kept = ctx.saved_tensors
         if all(gradient is None for gradient in gradients):
             return None, None, None, None, None
-        head = replace(ctx.head, weight=weight, bias=bias).detached()
+        head, found = replace(ctx.head, weight=weight, bias=bias).detached(), Found(*kept)
         wanted = ctx.needs_input_grad
-        d_hidden = torch.zeros_like(hidden) if wanted[0] else None
-        # Half types would lose the small chunks' shares in a running sum.
+        # Half types would lose the small tiles' shares in a running sum.
         wide = torch.float32 if weight.dtype in (torch.float16, torch.bfloat16) else weight.dtype
-        d_weight = torch.zeros(weight.shape, dtype=wide, device=weight.device) if wanted[1] else None
+        d_hidden = torch.zeros_like(hidden, dtype=wide) if wanted[0] else None
+        d_weight = torch.zeros_like(weight, dtype=wide) if wanted[1] else None
         d_bias = None if bias is None or not wanted[2] else torch.zeros_like(bias, dtype=wide)
-        for rows in _chunks(len(hidden), head):
-            part = [None if gradient is None else gradient[rows] for gradient in gradients]
-            slope = _backward(head, hidden[rows], ctx.question.rows(rows), part)
-            if d_bias is not None:
-                d_bias += slope.sum(0)
-            slope = slope.to(weight.dtype)
-            if d_hidden is not None:
-                d_hidden[rows] = (slope @ weight).to(hidden.dtype)
-            if d_weight is not None and d_weight.dtype == slope.dtype:
-                d_weight.addmm_(slope.T, hidden[rows].to(slope))
-            elif d_weight is not None:
-                d_weight += slope.T @ hidden[rows].to(slope)
-        d_weight = None if d_weight is None else d_weight.to(weight.dtype)
-        return d_hidden, d_weight, None if d_bias is None else d_bias.to(weight.dtype), None, None
+        rows, blocks = _tiles(head, ctx.question)
+        for some in rows:
+            part = [None if gradient is None else gradient[some] for gradient in gradients]
+            asked, known, states = ctx.question.rows(some), found.rows(some), hidden[some].to(weight)
+            for ids in blocks:
+                slope = _slope(head, states, asked, known, part, ids)
+                if d_bias is not None:
+                    d_bias[ids] += slope.sum(0)
+                slope = slope.to(weight.dtype)
+                if d_hidden is not None:
+                    _add_product(d_hidden[some], slope, weight[ids])
+                if d_weight is not None:
+                    _add_product(d_weight[ids], slope.T, states)
+        d_hidden, d_weight, d_bias = (
+            None if made is None else made.to(like)
+            for made, like in ((d_hidden, hidden), (d_weight, weight), (d_bias, weight))
+        )
+        return d_hidden, d_weight, d_bias, None, None
 
 
-@dataclass
-class Distribution:
-    """Next-token distributions at n positions, around the largest logit: log-probs are `shifted - log_total`."""
+class Found(NamedTuple):
+    """What the forward pass knows of its positions."""
 
-    shifted: Tensor  # [n, V] logit minus the largest
-    weights: Tensor  # [n, V] exp of it
-    total: Tensor  # [n, 1] sum of weights, at least 1
-    slope: Tensor | None  # [n, V] d logit / d raw logit before soft-capping, where that is not constant
+    picked: Tensor  # [N, 1 + K] log-probs of the ids that are wanted
+    entropy: Tensor  # [N]
+    divergence: Tensor | None  # [N]
+    peak: Tensor  # [N, 1] with the next one, what makes logits log-probs
+    log_total: Tensor  # [N, 1]
+    other_peak: Tensor | None  # [N, 1], so for the other model
+    other_log_total: Tensor | None
 
-    @property
-    def log_total(self) -> Tensor:
-        return self.total.log()
-
-    def entropy(self) -> Tensor:
-        """[n], never below zero: both terms are, and neither is a small difference of large ones."""
-        mean = torch.bmm(self.weights.unsqueeze(1), self.shifted.unsqueeze(2)).flatten() / self.total.squeeze(1)
-        return self.log_total.squeeze(1) - mean
-
-    def at(self, ids: Tensor) -> Tensor:
-        """Log-probs of ids [n, K]."""
-        return self.shifted.gather(1, ids) - self.log_total
+    def rows(self, index: slice) -> Found:
+        """The positions `index`."""
+        return Found(*(None if value is None else value[index] for value in self))  # type: ignore[arg-type]
 
 
-def distribution(head: Head, hidden: Tensor, slope: bool = False) -> Distribution:
-    """Hidden states [n, H] -> distributions, all at once; `slope` asks for the derivative of the soft-capping too.
-
-    Works in place on the logits: call it without gradient.
-    """
-    logits = _raised(torch.nn.functional.linear(hidden.to(head.weight), head.weight, head.bias))
-    if head.bias is not None:
-        logits.clamp_(min=torch.finfo(logits.dtype).min)  # a bias may ban a token with -inf, and 0 * inf is NaN
-    derivative = None
-    if head.cap is not None:
-        logits.mul_(head.scale / head.cap).tanh_()
-        derivative = 1 - logits.square() if slope else None
-        logits.mul_(head.cap / head.temperature)
-    elif head.scale != head.temperature:
-        logits.mul_(head.scale / head.temperature)
-    logits.sub_(logits.amax(1, keepdim=True))
-    weights = logits.exp()
-    return Distribution(logits, weights, weights.sum(1, keepdim=True), derivative)
+def _tiles(head: Head, question: Question) -> tuple[list[slice], list[slice]]:
+    """Slices of positions and of ids. All ids are seen at once where the divergence or a foreign projection asks it."""
+    rows, size = len(question.ids), len(head.weight)
+    elements = head.positions * size
+    if head.weight.device.type == "cpu":
+        elements = min(elements, CACHE_BYTES // head.bytes)
+    if question.divergence is None or (adds_up(question.divergence) and isinstance(question.project, Head)):
+        return tiles(rows, size, elements)
+    return pieces(rows, min(head.positions, max(64, elements // size))), [slice(0, size)]
 
 
-def _forward(head: Head, hidden: Tensor, question: Question) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-    chunk = distribution(head, hidden)
-    logprobs = chunk.at(question.ids.unsqueeze(1)).squeeze(1)
-    support = None if question.support_ids is None else chunk.at(question.support_ids)
-    entropy, apart = chunk.entropy(), None
+def _forward(head: Head, hidden: Tensor, question: Question, blocks: list[slice]) -> Found:
+    wanted, mine, theirs, within = question.wanted, Blocks(), Blocks(), []
+    picked: Tensor | None = None
+    for ids in blocks:
+        logits = head.block(hidden, ids)
+        picked = logits.new_zeros(wanted.shape) if picked is None else picked
+        take(picked, logits, wanted, ids.start)
+        student = mine.add(logits, entropy=True)
+        if question.divergence is not None:
+            teacher = theirs.add(_other(question, ids, len(head.weight)).to(student))
+            within.append(divergences.divergence(question.divergence.kind, student, teacher, question.divergence.beta))
+    assert picked is not None
+    peak, log_total = mine.normaliser()
+    apart, other = None, (None, None)
     if question.divergence is not None:
-        student = chunk.shifted.sub_(chunk.log_total)
-        apart = _divergence(question, student, _other(question))
-    return logprobs, entropy, support, apart
+        apart, other = whole_divergence(question.divergence, mine, theirs, within), theirs.normaliser()
+    return Found(picked.sub_(peak).sub_(log_total), mine.whole_entropy(), apart, peak, log_total, *other)
 
 
-def _backward(head: Head, hidden: Tensor, question: Question, gradients: list[Tensor | None]) -> Tensor:
-    """Gradient in the raw logits [n, V], before scale, cap and temperature.
+def _slope(
+    head: Head, hidden: Tensor, question: Question, found: Found, gradients: list[Tensor | None], ids: slice
+) -> Tensor:
+    """Gradient in a block's raw logits [n, W], before scale, cap and temperature.
 
-    With p the distribution: d log p_i = onehot_i - p; dH = -p (log p + H); any f of log p with slope s: s - p sum(s).
+    With p the distribution: d log p_i = onehot_i - p; dH = -p (log p + H).
     """
     for_sampled, for_entropy, for_support, for_divergence = gradients
-    chunk = distribution(head, hidden, slope=True)
-    entropy = chunk.entropy().unsqueeze(1) if for_entropy is not None else None
-    probabilities = chunk.weights.div_(chunk.total)
-    log_probs = chunk.shifted.sub_(chunk.log_total)
-    scattered = [(question.ids.unsqueeze(1), for_sampled.unsqueeze(1))] if for_sampled is not None else []
-    if for_support is not None:
-        assert question.support_ids is not None
-        scattered.append((question.support_ids, for_support))
-    through = None
+    logits = head.block(hidden, ids)
+    bend = None if head.cap is None else 1 - (logits * (head.temperature / head.cap)).square_()
+    log_probs = logits.sub_(found.peak).sub_(found.log_total)
+    slope = None
     if for_divergence is not None:
-        through = _divergence_slope(question, log_probs, for_divergence)
-    factor = sum((values.sum(1, keepdim=True) for _, values in scattered), torch.zeros_like(chunk.total))
-    if through is not None:
-        factor = factor + through.sum(1, keepdim=True)
-    if for_entropy is not None and entropy is not None:
-        pulled = for_entropy.unsqueeze(1)
-        slope = log_probs.add_(entropy).mul_(pulled).add_(factor).mul_(probabilities).neg_()
-    else:
-        slope = probabilities.mul_(-factor)
-    for ids, values in scattered:
-        slope.scatter_add_(1, ids, values.to(slope))
-    if through is not None:
-        slope.add_(through)
-    if chunk.slope is not None:
-        slope.mul_(chunk.slope)
-    return slope.mul_(head.scale / head.temperature)
+        slope = _divergence_slope(question, log_probs, found, ids, len(head.weight)).mul_(for_divergence.unsqueeze(1))
+    if for_sampled is not None or for_support is not None:
+        values = torch.zeros_like(found.picked)
+        if for_sampled is not None:
+            values[:, 0] = for_sampled
+        if for_support is not None:
+            values[:, 1:] = for_support
+        through = log_probs.exp().mul_(-values.sum(1, keepdim=True))
+        add_at(through, values, question.wanted, ids.start)
+        slope = through if slope is None else slope.add_(through)
+    if for_entropy is not None:
+        p = log_probs.exp()
+        through = log_probs.add_(found.entropy.unsqueeze(1)).mul_(p).mul_(-for_entropy.unsqueeze(1))
+        slope = through if slope is None else slope.add_(through)
+    assert slope is not None
+    if bend is not None:
+        slope.mul_(bend)
+    factor = head.scale / head.temperature
+    return slope if factor == 1 else slope.mul_(factor)
 
 
-def _other(question: Question) -> Tensor:
-    """The other model's log-probs [n, V]: constants."""
+def _divergence_slope(question: Question, student: Tensor, found: Found, ids: slice, size: int) -> Tensor:
+    """[n, W]: the gradient of the divergence in the block's logits."""
+    assert question.divergence is not None and found.divergence is not None
+    assert found.other_peak is not None and found.other_log_total is not None
+    teacher = _other(question, ids, size).to(student).sub_(found.other_peak).sub_(found.other_log_total)
+    kind, beta = question.divergence.kind, question.divergence.beta
+    return divergences.logit_gradient(kind, student, teacher, beta, found.divergence)
+
+
+def _other(question: Question, ids: slice, size: int) -> Tensor:
+    """The other model's logits [n, W] of a block, a tensor of its own: constants."""
     assert question.other is not None and question.project is not None
-    return question.project(question.other).detach()
+    if isinstance(question.project, Head):
+        _require_same_size(size, len(question.project.weight))
+        return question.project.detached().block(question.other, ids)
+    found = question.project(question.other).detach()
+    _require_same_size(size, found.shape[-1])
+    return found.clamp(min=torch.finfo(found.dtype).min)  # as `Head.block` does
 
 
-def _divergence(question: Question, student: Tensor, other: Tensor) -> Tensor:
-    """[n] from log-probs [n, V]."""
-    assert question.divergence is not None
-    if student.shape != other.shape:
+def _require_same_size(mine: int, theirs: int) -> None:
+    if mine != theirs:
         raise ValueError(
-            f"divergence: the student has {student.shape[-1]} token ids, the other model {other.shape[-1]}. "
-            "Both need the same vocabulary."
+            f"divergence: the student has {mine} token ids, the other model {theirs}. Both need the same vocabulary."
         )
-    return divergences.divergence(question.divergence.kind, student, other.to(student), question.divergence.beta)
 
 
-def _divergence_slope(question: Question, log_probs: Tensor, gradient: Tensor) -> Tensor:
-    """[n, V]: the gradient of the divergence in the log-probs, as if they were free."""
-    with torch.enable_grad():
-        leaf = log_probs.detach().requires_grad_()
-        return torch.autograd.grad(_divergence(question, leaf, _other(question)), leaf, gradient)[0]
-
-
-def _chunks(rows: int, head: Head) -> Iterator[slice]:
-    """Slices of at most `head.positions` rows; one empty slice where there is nothing."""
-    for start in range(0, max(rows, 1), head.positions):
-        yield slice(start, start + head.positions)
-
-
-def _raised(x: Tensor) -> Tensor:
-    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
+    """total += left @ right, in one go where they are of one type."""
+    if total.dtype == left.dtype:
+        total.addmm_(left, right)
+    else:
+        total += left @ right

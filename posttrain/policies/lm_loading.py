@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from posttrain.policies.lm_encoding import Encoder
-from posttrain.policies.lm_head import Head
+from posttrain.policies.lm_projection import Head
 from posttrain.ranges import BELOW_ONE, POSITIVE, at_least, check, or_null
 from posttrain.registry import ConfigError
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from posttrain.artifacts.report import Report
-    from posttrain.reporting.facts import Method
+    from posttrain.reporting.facts import Dataset, Method
 
 FAILED = 1
 
@@ -36,6 +36,12 @@ def methods_of(plugins: list[str]) -> list[Method]:
 
     load_plugins(plugins)
     return methods()
+
+
+def datasets_of() -> list[Dataset]:
+    from posttrain.evaluation.facts import datasets
+
+    return datasets()
 
 
 def verifier(plugins: list[str]) -> Any:
@@ -70,9 +76,12 @@ def verify_paths(paths: list[Path], plugins: list[str], rerun: bool, budget: flo
             again = bench.rerun if bench.handles(path) else third.rerun
             return again(plain(path), path, third.BUDGET if budget is None else budget)
 
+    def suite(path: Path) -> list[Report]:
+        return verify_suite(path.resolve().parent, methods_of([]), check, datasets_of())
+
     reports = []
     for path in artifacts_among(paths):
-        reports += verify_suite(path.resolve().parent, methods_of([]), check) if is_suite(path) else [check(path)]
+        reports += suite(path) if is_suite(path) else [check(path)]
     return reports
 
 

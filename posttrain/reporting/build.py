@@ -14,7 +14,7 @@ from posttrain.reporting import figures, manual
 from posttrain.reporting.bench_page import bench_pages
 from posttrain.reporting.catalogue_page import catalogue_page
 from posttrain.reporting.claims import Problem, check_text
-from posttrain.reporting.facts import Method
+from posttrain.reporting.facts import Dataset, Method
 from posttrain.reporting.figures import Figure
 from posttrain.reporting.licence import licence_of
 from posttrain.reporting.method_page import method_page
@@ -33,13 +33,13 @@ class Built:
     notes: tuple[str, ...] = ()
 
 
-def build(root: Path, methods: Sequence[Method]) -> Built:
+def build(root: Path, methods: Sequence[Method], datasets: Sequence[Dataset] = ()) -> Built:
     """All pages and figures; SuiteError where a published file or a page's markers cannot be used."""
     suite = read_suite(root)
     _require_sound(suite)
     _require_registered(suite, methods)
     pages = [method_page(method, suite) for method in methods]
-    pages += [catalogue_page(methods, suite), *bench_pages(suite)]
+    pages += [catalogue_page(methods, suite, datasets), *bench_pages(suite)]
     files: dict[str, bytes] = {}
     problems: list[Problem] = []
     other: set[str] = set()

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from posttrain.artifacts.digests import content_digest
-from posttrain.reporting.facts import Method
+from posttrain.reporting.facts import Dataset, Method
 from posttrain.reporting.formatting import MISSING, number, plural, table
 from posttrain.reporting.licence import licence_of
 from posttrain.reporting.page import Page
@@ -14,8 +14,8 @@ from posttrain.reporting.reading import POST_TRAINING, TIERS, Entry, Suite
 from posttrain.reporting.results import OUTCOMES
 
 
-def catalogue_page(methods: Sequence[Method], suite: Suite) -> Page:
-    """One row per registered method, sorted by name."""
+def catalogue_page(methods: Sequence[Method], suite: Suite, datasets: Sequence[Dataset] = ()) -> Page:
+    """One row per registered method, and one per dataset, sorted by name."""
     entries = tuple(entry for entry in suite.entries if not entry.bench)
     listed = sorted(methods, key=lambda method: method.name)
     rows = [_row(method, suite) for method in listed]
@@ -27,11 +27,21 @@ def catalogue_page(methods: Sequence[Method], suite: Suite) -> Page:
         table(head, rows, right=(2, 3, 4, 5, 7)),
         "## What they do\n\n"
         + table(("method", "in one line"), [(_link(method), method.summary) for method in listed]),
+        *(["## Data\n\n" + _data(datasets)] if datasets else []),
         f"Made from {plural(len(digests), 'file')} whose paths and digests have the digest "
         f"`{content_digest(digests)}`; each page lists its own.",
     ]
     names = tuple(text for method in methods for text in (method.title, method.summary))
+    names += tuple(dataset.summary for dataset in datasets)
     return Page(f"{POST_TRAINING}/README.md", "Post-training methods", body, (), licence_of(entries), names)
+
+
+def _data(datasets: Sequence[Dataset]) -> str:
+    rows = [
+        (f"`{dataset.name}`", dataset.summary, ", ".join(f"`{option}`" for option in dataset.defaults) or MISSING)
+        for dataset in sorted(datasets, key=lambda dataset: dataset.name)
+    ]
+    return table(("dataset", "in one line", "options"), rows)
 
 
 def _row(method: Method, suite: Suite) -> tuple[str, ...]:

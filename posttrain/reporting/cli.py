@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from posttrain.reporting.actions import FAILED, methods_of, rerun_published, say, verifier
+from posttrain.reporting.actions import FAILED, datasets_of, methods_of, rerun_published, say, verifier
 
 UNUSABLE = 3
 
@@ -60,7 +60,7 @@ def _build(options: argparse.Namespace, words: list[str]) -> int:
         methods = methods_of(options.plugin)
         if options.rerun:
             rerun_published(options.root, options.rerun, methods)
-        built = build.build(options.root, methods)
+        built = build.build(options.root, methods, datasets_of())
         changed = build.write(options.root, built)
     except SuiteError as error:
         return say(error, UNUSABLE)
@@ -81,7 +81,7 @@ def _check(options: argparse.Namespace, words: list[str]) -> int:
 
     try:
         _require_docs(options.root)
-        built = build.build(options.root, methods_of(options.plugin))
+        built = build.build(options.root, methods_of(options.plugin), datasets_of())
         differences = list(build.compare(options.root, built))
     except SuiteError as error:
         return say(error, UNUSABLE)
@@ -124,10 +124,10 @@ def _publish(options: argparse.Namespace, words: list[str]) -> int:
         _require_docs(options.root)
         made = publishing.publication(options.folder, verifier(options.plugin))
         methods = methods_of(options.plugin)
-        build.build(options.root, methods)  # what is there has to be sound before anything is added
+        build.build(options.root, methods, datasets_of())  # what is there has to be sound before anything is added
         for path in publishing.put(options.root, made, replace=options.replace):
             print(f"published {path}")
-        built = build.build(options.root, methods)
+        built = build.build(options.root, methods, datasets_of())
         for path in build.write(options.root, built):
             print(f"wrote {path}")
     except publishing.Refused as error:

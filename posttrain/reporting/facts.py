@@ -8,6 +8,15 @@ from typing import Any
 
 
 @dataclass(frozen=True)
+class Dataset:
+    """One registered dataset."""
+
+    name: str
+    summary: str  # what it holds, in one line
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Method:
     """One registered algorithm."""
 

@@ -10,20 +10,22 @@ from posttrain.artifacts.manifest import NAMESPACES
 from posttrain.artifacts.report import Check, Report, settle
 from posttrain.artifacts.statistics import holm
 from posttrain.reporting import build
-from posttrain.reporting.facts import Method
+from posttrain.reporting.facts import Dataset, Method
 from posttrain.reporting.reading import POST_TRAINING, Entry, Suite, SuiteError, read_suite
 
 LEFT = ("V3: no training was run again; write --rerun",)
 
 
-def verify_suite(root: Path, methods: Sequence[Method], verify: Callable[[Path], Report]) -> list[Report]:
+def verify_suite(
+    root: Path, methods: Sequence[Method], verify: Callable[[Path], Report], datasets: Sequence[Dataset] = ()
+) -> list[Report]:
     """A report for each published artifact, and one for what only all of them together can show."""
     try:
         suite = read_suite(root)
     except SuiteError as error:
         return [Report(f"{root / 'docs'}", (Check("suite", "V0", "failed", str(error)),), LEFT)]
     reports = [verify(root / entry.artifact.path) for entry in suite.entries]
-    return [*reports, Report(str(root / "docs"), tuple(_checks(suite, methods)), LEFT)]
+    return [*reports, Report(str(root / "docs"), tuple(_checks(suite, methods, datasets)), LEFT)]
 
 
 def is_suite(path: Path) -> bool:
@@ -31,7 +33,7 @@ def is_suite(path: Path) -> bool:
     return path.is_dir() and (path / POST_TRAINING.removeprefix("docs/")).is_dir()
 
 
-def _checks(suite: Suite, methods: Sequence[Method]) -> Iterator[Check]:
+def _checks(suite: Suite, methods: Sequence[Method], datasets: Sequence[Dataset]) -> Iterator[Check]:
     entries = [entry for entry in suite.entries if not entry.historical and not entry.bench]
     yield settle("pairing", "V4", _pairing(suite, entries), "every rival is published, with the same seeds and plan")
     yield settle("families", "V4", _families(entries), "no family holds more than it declared; Holm worked out again")
@@ -41,7 +43,7 @@ def _checks(suite: Suite, methods: Sequence[Method]) -> Iterator[Check]:
     status = "warned" if reused else "passed"
     yield Check("seeds", "V4", status, "; ".join(reused[:3]) or "no two families rest on the same data and seeds")
     try:
-        built = build.build(suite.root, methods)
+        built = build.build(suite.root, methods, datasets)
         differ = [text.splitlines()[0] for text in build.compare(suite.root, built)]
         problems = [*differ, *map(str, built.problems)]
     except SuiteError as error:

@@ -18,7 +18,7 @@ from torch import Tensor
 from posttrain.batch import Rollouts
 from posttrain.functional.selection import keyed_uniforms
 from posttrain.policies.base import Policy
-from posttrain.policies.lm_head import Head, distribution
+from posttrain.policies.lm_projection import Head, distribution
 
 BLOCK = 512  # ids whose weights are summed before the search
 TOKEN_STREAM = 5  # keeps a row's draws apart from those of every later choice about it
@@ -143,7 +143,7 @@ class _State:
 
 def _prefill(backbone: Backbone, prompts: Sequence[Sequence[int]], device: str) -> _State:
     """Each different prompt once, left-padded, then one copy of its cache for each of its rows."""
-    from transformers import DynamicCache
+    from posttrain.samplers.kv_cache import roomy_cache
 
     place: dict[tuple[int, ...], int] = {}
     row_of = [place.setdefault(tuple(prompt), len(place)) for prompt in prompts]
@@ -151,7 +151,7 @@ def _prefill(backbone: Backbone, prompts: Sequence[Sequence[int]], device: str) 
     ids = torch.tensor([[0] * (longest - len(prompt)) + list(prompt) for prompt in place], device=device)
     lengths = torch.tensor([len(prompt) for prompt in place], device=device)
     attention = torch.arange(longest, device=device) >= longest - lengths.unsqueeze(1)
-    cache = DynamicCache(config=backbone.config)
+    cache = roomy_cache(backbone.config)
     padded = bool((lengths < longest).any())
     output = backbone(
         input_ids=ids,

@@ -9,27 +9,39 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from posttrain.batch import Rollouts, Scores, Targets
+from posttrain.batch import Problem, Rollouts, Scores, Targets
 from posttrain.policies.base import Policy, States
 
 
 @dataclass
 class Events:
-    """What really happened, counted per completion where it concerns a teacher."""
+    """What a run needs of its teacher, counted per completion: the same numbers whatever a store held before."""
 
-    teacher_cache_entries: int = 0  # entries this run can read
-    teacher_prefill_calls: int = 0  # completions scored before training
-    online_teacher_calls: int = 0  # completions scored during training
+    teacher_cache_entries: int = 0  # different completions that the run looked up in a store
+    teacher_prefill_calls: int = 0  # completions needed before training
+    online_teacher_calls: int = 0  # completions needed during training
     drift_events: int = 0  # times the student was found to have left the policy a cache was made for
     rollout_policy_refreshes: int = 0
-    corrupt_cache_entries: int = 0  # entries that failed their digest and were scored again
+    corrupt_cache_entries: int = 0  # entries damaged after the run had used them; they are made again
 
     @classmethod
     def over(cls, ranks: Sequence[Events]) -> Events:
-        """What happened on all ranks: calls add up, each rank having made its own; the rest all of them saw."""
-        shared = ("teacher_prefill_calls", "online_teacher_calls", "corrupt_cache_entries")
+        """What happened on all ranks: calls and entries add up, each rank having its own; the rest all of them saw."""
+        added = ("teacher_cache_entries", "teacher_prefill_calls", "online_teacher_calls", "corrupt_cache_entries")
         columns = {f.name: [getattr(events, f.name) for events in ranks] for f in fields(cls)}
-        return cls(**{name: sum(column) if name in shared else max(column) for name, column in columns.items()})
+        return cls(**{name: sum(column) if name in added else max(column) for name, column in columns.items()})
+
+
+@dataclass
+class Found:
+    """What a run found in a store, which depends on earlier runs: for the execution record, not for the artifact."""
+
+    teacher_store_hits: int = 0  # entries of earlier runs, or of other processes
+    teacher_store_scored: int = 0  # entries made by asking the teacher
+    teacher_store_masked: int = 0  # look-ups without an answer, left out of the loss
+    teacher_store_corrupt: int = 0  # all entries that failed their digest; they are made again, never used
+    teacher_store_tokens: int = 0  # of the entries that were read or made, each once
+    teacher_store_bytes: int = 0  # their size on disk
 
 
 @dataclass(frozen=True)
@@ -42,6 +54,7 @@ class Surroundings:
     load: Callable[[str], Policy] | None = (
         None  # another language model, refused if its vocabulary is not the student's
     )
+    problems: Sequence[Problem] = ()  # training and held-out ones
 
 
 class Teacher(Protocol):

@@ -1,4 +1,4 @@
-"""`cached`: any teacher behind a store on disk, asked once per completion."""
+"""`cached`: any teacher that does not change behind a store on disk, asked once per completion."""
 
 from __future__ import annotations
 
@@ -16,43 +16,66 @@ from torch import Tensor
 from posttrain.batch import Rollouts, Scores, Targets
 from posttrain.functional.divergences import kl_estimator
 from posttrain.policies.base import Policy, States
-from posttrain.ranges import POSITIVE, check
+from posttrain.ranges import POSITIVE, at_least, check, or_null
 from posttrain.registry import ConfigError, teachers
-from posttrain.teachers.base import Events, Surroundings
+from posttrain.teachers.base import Events, Found, Surroundings
 from posttrain.teachers.frozen import Frozen
-from posttrain.teachers.store import CorruptEntry, Store, entry_key
+from posttrain.teachers.privileged import Informed, check_template, insight
+from posttrain.teachers.store import FORMAT, CorruptEntry, Store, entry_key, shelf
+
+Entry = Mapping[str, np.ndarray]  # logprobs, entropy [L]; support_ids, support_logprobs [L, K]: L tokens, no padding
 
 
 @teachers.register("cached")
 @dataclass(frozen=True)
 class Cached:
-    """A frozen teacher whose answers are kept, with a guard that notices when the student has moved on."""
+    """A teacher whose answers are kept, with a guard that notices when the student has moved on."""
 
     policy: str = "teacher"
     model: str | None = None  # see `frozen`
+    prompt: str | None = None  # see `privileged`: the student's start behind this prompt, in place of another policy
+    max_prompt_tokens: int | None = None  # see `privileged`
     store: str | None = None  # a folder to share between runs; None keeps the entries in the run's own folder
     on_miss: Literal["score", "mask", "error"] = "score"  # ask the teacher, leave the tokens out, or stop
     drift_limit: float = 0.5  # KL(policy of the cache || student), nats per token, at which the guard fires
     on_drift: Literal["record", "error"] = "record"
 
     def __post_init__(self) -> None:
-        check("teacher", self, drift_limit=POSITIVE)
+        check("teacher", self, drift_limit=POSITIVE, max_prompt_tokens=or_null(at_least(1)))
+        if self.prompt is not None:
+            check_template(self.prompt)
+            if self.model is not None:
+                raise ConfigError(
+                    "teacher.prompt: a privileged teacher has the student's own weights, but teacher.model names "
+                    f"{self.model!r}. Leave one of them out."
+                )
 
     def build(self, surroundings: Surroundings) -> CachedTeacher:
-        """The store over a frozen teacher."""
-        inner = Frozen(self.policy, self.model).build(surroundings).policy
-        folder = Path(self.store) if self.store else surroundings.folder
-        return CachedTeacher(inner, Store(folder or Path(tempfile.mkdtemp(prefix="posttrain-teacher-"))), self)
+        """The store over the teacher that the options name."""
+        inner, said = self._inner(surroundings)
+        root = Path(self.store) if self.store else surroundings.folder
+        root = root or Path(tempfile.mkdtemp(prefix="posttrain-teacher-"))
+        return CachedTeacher(inner, shelf(root, inner.identity(), said), self)
+
+    def _inner(self, surroundings: Surroundings) -> tuple[Policy, Mapping[str, Any]]:
+        """The policy that answers, and what it is called in the header of its store."""
+        if self.prompt is None:
+            answers = Frozen(self.policy, self.model).build(surroundings).policy
+            return answers, {"teacher": self.model or self.policy, "prompt": None}
+        seen = insight(surroundings, self.prompt, self.max_prompt_tokens)
+        return seen(surroundings.student.snapshot()), {"teacher": "the student's start", "prompt": self.prompt}
 
 
 @dataclass
 class CachedTeacher:
-    """Reads from the store, scores what is missing, and counts both."""
+    """Reads from the store and scores what is missing; counts what it needed apart from what it found."""
 
     policy: Policy
     store: Store
     config: Cached
     counted: Events = field(default_factory=Events)
+    found: Found = field(default_factory=Found)
+    seen: set[str] = field(default_factory=set)  # keys of the entries this run has used
     drifted: bool = False
     watches_student: bool = True
     full_distribution: bool = False
@@ -64,37 +87,20 @@ class CachedTeacher:
 
     def prefill(self, rollouts: Rollouts, top_k: int | None) -> None:
         """Scores what the store lacks, before training."""
-        single = replace(rollouts, group_size=1)
         for row, key in enumerate(self._keys(rollouts, top_k)):
-            if self._read(key) is None:
-                self.store.put(key, self._ask(single.rows(slice(row, row + 1)), top_k))
-                self.counted.teacher_prefill_calls += 1
-        self.counted.teacher_cache_entries = len(self.store.keys())
+            if key not in self.seen:
+                entry = self._read(key, rollouts, row, top_k) or self._score(key, rollouts, row, top_k)
+                self.counted.teacher_prefill_calls += self._used(key, entry)
 
     def targets(self, rollouts: Rollouts, where: Tensor, top_k: int | None) -> Targets:
         """What the store holds at `where`; a miss is handled as `on_miss` says."""
-        single = replace(rollouts, group_size=1)
-        entries = [
-            self._read(key) or self._missing(single.rows(slice(row, row + 1)), key, top_k)
-            for row, key in enumerate(self._keys(rollouts, top_k))
-        ]
-        found = torch.tensor([entry is not None for entry in entries])
-        template = next((entry for entry in entries if entry is not None), None)
-        if template is None:
-            return _silence(rollouts, top_k)
-        filled = [entry or {name: np.zeros_like(value) for name, value in template.items()} for entry in entries]
-        length = where.shape[1]
-        joined = {
-            name: torch.from_numpy(np.concatenate([_fit(entry[name], length) for entry in filled])) for name in template
-        }
-        mask = where & found.unsqueeze(1)
-        return Targets(
-            torch.where(mask, joined["logprobs"], 0.0),
-            mask,
-            joined.get("support_ids"),
-            joined.get("support_logprobs"),
-            joined["entropy"],
-        )
+        entries = []
+        for row, key in enumerate(self._keys(rollouts, top_k)):
+            entry = self._read(key, rollouts, row, top_k) or self._missing(key, rollouts, row, top_k)
+            if entry is not None:
+                self.counted.online_teacher_calls += self._used(key, entry)
+            entries.append(entry)
+        return _joined(entries, rollouts, where, top_k)
 
     def states(self, rollouts: Rollouts) -> States:
         """A store holds no full distributions."""
@@ -126,46 +132,111 @@ class CachedTeacher:
 
     def events(self) -> Events:
         """Counters so far."""
-        return replace(self.counted, teacher_cache_entries=len(self.store.keys()))
+        return replace(self.counted, teacher_cache_entries=len(self.seen))
 
     def state_dict(self) -> dict[str, Any]:
-        """Counters and whether the guard has fired; the entries are on disk."""
-        return {"counted": asdict(self.counted), "drifted": self.drifted}
+        """Counters, the keys they are about, and whether the guard has fired; the entries are on disk."""
+        counted, found = asdict(self.counted), asdict(self.found)
+        return {"counted": counted, "found": found, "seen": sorted(self.seen), "drifted": self.drifted}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on counting."""
-        self.counted, self.drifted = Events(**state["counted"]), state["drifted"]
+        self.counted, self.found = Events(**state["counted"]), Found(**state["found"])
+        self.seen, self.drifted = set(state["seen"]), state["drifted"]
 
     def _keys(self, rollouts: Rollouts, top_k: int | None) -> list[str]:
-        """Teacher weights, vocabulary and settings, support, and the exact token ids."""
-        fixed: Mapping[str, object] = {**self.identity, "top_k": top_k}
-        rows = zip(rollouts.prompt_ids, rollouts.prompt_mask, rollouts.completion_ids, rollouts.mask, strict=True)
+        """The teacher's weights, vocabulary and settings, the support, and the exact ids that it reads."""
+        fixed: Mapping[str, object] = {**self.identity, "format": FORMAT, "top_k": top_k}
+        read = self.policy.behind(rollouts) if isinstance(self.policy, Informed) else rollouts
+        rows = zip(read.prompt_ids, read.prompt_mask, read.completion_ids, read.mask, strict=True)
         return [entry_key({**fixed, "prompt": p[pm].tolist(), "completion": c[m].tolist()}) for p, pm, c, m in rows]
 
-    def _read(self, key: str) -> dict[str, np.ndarray] | None:
+    def _read(self, key: str, rollouts: Rollouts, row: int, top_k: int | None) -> Entry | None:
+        """The entry as it was written, for exactly this completion."""
         try:
-            return self.store.get(key)
+            entry = self.store.get(key)
+            if entry is not None and not _fits(entry, int(rollouts.mask[row].sum()), top_k):
+                raise CorruptEntry(f"teacher cache entry {self.store.path(key)} is of another completion or support")
         except CorruptEntry:
-            self.counted.corrupt_cache_entries += 1
+            self.found.teacher_store_corrupt += 1
+            self.counted.corrupt_cache_entries += key in self.seen
             return None
-
-    def _missing(self, row: Rollouts, key: str, top_k: int | None) -> dict[str, np.ndarray] | None:
-        if self.config.on_miss == "error":
-            raise RuntimeError(
-                f"teacher cache: no entry for completion {row.texts[0]!r}. Write teacher.on_miss=score or mask."
-            )
-        if self.config.on_miss == "mask":
-            return None
-        entry = self._ask(row, top_k)
-        self.counted.online_teacher_calls += 1
-        self.store.put(key, entry)
+        self.found.teacher_store_hits += entry is not None and key not in self.seen
         return entry
 
-    def _ask(self, row: Rollouts, top_k: int | None) -> dict[str, np.ndarray]:
-        targets = self.policy.targets(row, row.mask, top_k)
-        entry = {"logprobs": targets.logprobs, "entropy": targets.entropy}
-        entry |= {"support_ids": targets.support_ids, "support_logprobs": targets.support_logprobs}
-        return {name: value.numpy() for name, value in entry.items() if value is not None}
+    def _missing(self, key: str, rollouts: Rollouts, row: int, top_k: int | None) -> Entry | None:
+        if key in self.seen:  # damaged or lost since: the run has what it needs to make it again
+            return self._score(key, rollouts, row, top_k)
+        if self.config.on_miss == "error":
+            raise RuntimeError(
+                f"teacher cache: no sound entry for completion {rollouts.texts[row]!r} of problem "
+                f"`{rollouts.problem_ids[row]}` in {self.store.root.parent}. Write teacher.on_miss=score or mask."
+            )
+        if self.config.on_miss == "mask":
+            self.found.teacher_store_masked += 1
+            return None
+        return self._score(key, rollouts, row, top_k)
+
+    def _score(self, key: str, rollouts: Rollouts, row: int, top_k: int | None) -> Entry:
+        """Asks the teacher about one completion, by itself: what it says must not depend on who is asked beside it."""
+        alone = replace(rollouts, group_size=1).rows(slice(row, row + 1))
+        entry = _entry(self.policy.targets(alone, alone.mask, top_k))
+        self.store.put(key, entry)
+        self.found.teacher_store_scored += 1
+        return entry
+
+    def _used(self, key: str, entry: Entry) -> bool:
+        """Whether this is the first use of an entry in the run."""
+        if key in self.seen:
+            return False
+        self.seen.add(key)
+        self.found.teacher_store_tokens += len(entry["logprobs"])
+        self.found.teacher_store_bytes += self.store.path(key).stat().st_size
+        return True
+
+
+def _entry(targets: Targets) -> dict[str, np.ndarray]:
+    """One row's answers at its tokens, without padding; ids take four bytes, which any vocabulary fits."""
+    kept = {
+        "logprobs": targets.logprobs,
+        "entropy": targets.entropy,
+        "support_ids": None if targets.support_ids is None else targets.support_ids.to(torch.int32),
+        "support_logprobs": targets.support_logprobs,
+    }
+    return {name: value[targets.mask].numpy() for name, value in kept.items() if value is not None}
+
+
+def _fits(entry: Entry, length: int, top_k: int | None) -> bool:
+    """Whether an entry is about this many tokens and this support, which is smaller where the vocabulary is."""
+    names = {"logprobs", "entropy"} | ({"support_ids", "support_logprobs"} if top_k is not None else set())
+    return set(entry) == names and all(len(value) == length for value in entry.values())
+
+
+def _joined(entries: list[Entry | None], rollouts: Rollouts, where: Tensor, top_k: int | None) -> Targets:
+    """Entries as one answer, at `where` and only in rows that have one."""
+    found = torch.tensor([entry is not None for entry in entries])
+    template = next((entry for entry in entries if entry is not None), None)
+    if template is None:
+        return _silence(rollouts, top_k)
+    columns: dict[str, Tensor] = {}
+    for name in template:
+        rows = [torch.zeros(*where.shape[1:], *template[name].shape[1:], dtype=_dtype(template[name])) for _ in entries]
+        for row, entry, mask in zip(rows, entries, rollouts.mask, strict=True):
+            if entry is not None:
+                row[mask] = torch.from_numpy(entry[name]).to(row)
+        columns[name] = torch.stack(rows)
+    mask = where & found.unsqueeze(1)
+    return Targets(
+        torch.where(mask, columns["logprobs"], 0.0),
+        mask,
+        columns.get("support_ids"),
+        columns.get("support_logprobs"),
+        columns["entropy"],
+    )
+
+
+def _dtype(array: np.ndarray) -> torch.dtype:
+    return torch.int64 if array.dtype.kind == "i" else torch.from_numpy(array).dtype
 
 
 def _silence(rollouts: Rollouts, top_k: int | None) -> Targets:
@@ -175,9 +246,3 @@ def _silence(rollouts: Rollouts, top_k: int | None) -> Targets:
         support = nothing.unsqueeze(-1).repeat(1, 1, top_k)
     ids = None if support is None else support.to(torch.int64)
     return Targets(nothing, torch.zeros_like(rollouts.mask), ids, support, nothing)
-
-
-def _fit(array: np.ndarray, length: int) -> np.ndarray:
-    """[1, T', ...] cut or padded to T: what lies beyond a completion's mask is padding."""
-    kept = array[:, :length]
-    return np.pad(kept, [(0, 0), (0, length - kept.shape[1])] + [(0, 0)] * (array.ndim - 2))

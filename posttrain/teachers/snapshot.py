@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -27,9 +28,15 @@ class Snapshot:
 
     def build(self, surroundings: Surroundings) -> SnapshotTeacher:
         """The first snapshot is the student's start."""
-        student = surroundings.student
-        moving = [parameter.requires_grad for parameter in student.parameters()]
-        return SnapshotTeacher(student.snapshot(), self.refresh_every, moving)
+        return snapshot_teacher(surroundings.student, self.refresh_every)
+
+
+def snapshot_teacher(
+    student: Policy, refresh_every: int, seen: Callable[[Policy], Policy] = lambda policy: policy
+) -> SnapshotTeacher:
+    """A teacher that starts from the student as it is; `seen` turns each snapshot into what answers."""
+    moving = [parameter.requires_grad for parameter in student.parameters()]
+    return SnapshotTeacher(seen(student.snapshot()), refresh_every, moving, seen)
 
 
 @dataclass
@@ -39,6 +46,7 @@ class SnapshotTeacher:
     policy: Policy
     refresh_every: int
     moving: list[bool]  # which of the student's parameters are trained, in their order
+    seen: Callable[[Policy], Policy]
     counted: Events = field(default_factory=Events)
     watches_student: bool = False
     full_distribution: bool = True
@@ -60,7 +68,7 @@ class SnapshotTeacher:
     def after_update(self, step: int, student: Policy) -> None:
         """Takes a new snapshot when the period is over."""
         if step % self.refresh_every == 0:
-            self.policy = student.snapshot()
+            self.policy = self.seen(student.snapshot())
             self.counted.rollout_policy_refreshes += 1
 
     def distribution(self) -> Policy | None:
@@ -73,13 +81,14 @@ class SnapshotTeacher:
 
     def state_dict(self) -> dict[str, Any]:
         """The counters and the weights of the last snapshot, as far as they are trained."""
-        weights = [weight for weight, moves in zip(self.policy.parameters(), self.moving, strict=True) if moves]
-        return {"counted": asdict(self.counted), "weights": weights}
+        return {"counted": asdict(self.counted), "weights": self._trained()}
 
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """The snapshot as it was."""
         self.counted = Events(**state["counted"])
-        weights = [weight for weight, moves in zip(self.policy.parameters(), self.moving, strict=True) if moves]
-        for weight, saved in zip(weights, state["weights"], strict=True):
+        for weight, saved in zip(self._trained(), state["weights"], strict=True):
             weight.copy_(saved)
+
+    def _trained(self) -> list[Tensor]:
+        return [weight for weight, moves in zip(self.policy.parameters(), self.moving, strict=True) if moves]

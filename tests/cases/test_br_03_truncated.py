@@ -16,10 +16,11 @@ from posttrain.settings import load
 A, B = [1.0] * 4, [1.0] * 8
 
 
+@pytest.mark.parametrize("cut", [B, [9.0] * 8], ids=["of cost 1", "of cost 9"])
 @pytest.mark.parametrize("aggregation", ["token_mean", "sequence_mean"])
-def test_br_03_a_completion_cut_at_the_limit_counts_neither_above_nor_below(aggregation):
-    """BR-03, first batch: 4/4 = 1.0 (with the tokens of B below, 4/12 = 0.333)."""
-    made = scalar.trainer([A, B], [False, True], scalar.Priced(aggregation), mask_truncated=True)
+def test_br_03_a_completion_cut_at_the_limit_counts_neither_above_nor_below(aggregation, cut):
+    """BR-03, first batch: 4/4 = 1.0 (with the tokens of B below, 4/12 = 0.333), whatever the cut ones cost."""
+    made = scalar.trainer([A, cut], [False, True], scalar.Priced(aggregation), mask_truncated=True)
     loss, gradient = scalar.priced(made)
     assert loss == pytest.approx(1.0, abs=1e-15)
     assert gradient == pytest.approx(1.0, abs=1e-15)

@@ -16,6 +16,7 @@ from posttrain.functional.divergences import (
     jsd,
     kl_estimator,
     log_softmax,
+    logit_gradient,
     reverse_kl,
     with_tail,
 )
@@ -124,6 +125,17 @@ def test_a5_logit_gradients_of_both_kls(bandit):
     close(forward_kl(bandit.logp, bandit.logq), bandit.fkl)
     close(bandit.gradient(reverse_kl(bandit.logp, bandit.logq)), bandit.rkl_gradient)
     close(bandit.gradient(forward_kl(bandit.logp, bandit.logq)), bandit.fkl_gradient)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("beta", [0.0, 0.3, 1.0])
+def test_the_closed_logit_gradient_is_the_one_of_the_value_and_for_kls_of_any_part(kind, beta, bandit):
+    value = divergence(kind, bandit.logp, bandit.logq, beta)
+    found = logit_gradient(kind, bandit.logp.detach(), bandit.logq, beta, value.detach())
+    close(found, bandit.gradient(value))
+    if kind != "jsd":
+        part = logit_gradient(kind, bandit.logp.detach()[1:3], bandit.logq[1:3], beta, value.detach())
+        close(part, found[1:3])
 
 
 def test_a6_k3_plus_has_the_value_of_k3_and_the_gradient_of_k2(bandit):

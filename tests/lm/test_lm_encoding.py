@@ -1,5 +1,6 @@
 """Prompts and data rows as ids: one beginning, one end, nothing cut in silence, nothing rendered in two ways."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -11,6 +12,7 @@ from posttrain.batch import Problem
 from posttrain.policies.causal_lm import CausalLM, CausalLMPolicy
 from posttrain.policies.lm_encoding import Template
 from posttrain.registry import ConfigError
+from posttrain.settings import component
 
 CHAT = [{"role": "user", "content": "w1 w2"}]
 THINK = (
@@ -175,3 +177,114 @@ def test_br_06_a_model_overfitted_on_one_line_gives_its_end_the_highest_probabil
         (-made.score(rows, rows.mask).logprobs.sum()).backward()
         optimizer.step()
     assert made.greedy(line).completion_ids.tolist() == [ids("w2 w3 w4 <eos>")]
+
+
+# -- templates, tokenizers and data, end to end -----------------------------------------------------------------------
+
+
+def test_br_25_the_five_paths_agree_about_every_id():
+    """BR-25: one BOS, at index 0, in SFT rows, rollouts, reference, teacher and evaluation; 2 tokens are trained."""
+    from posttrain.teachers.base import Surroundings
+    from posttrain.teachers.frozen import Frozen
+
+    made, problem = chat()
+    made.encoder = replace(made.encoder, tokenizer=adding_bos())
+    reference = made.snapshot()
+    teacher = Frozen(model="itself").build(Surroundings(made, load=lambda model: reference))
+    rows = {"sft": made.respond([problem], 0, 0), "rollout": made.sample([problem], 1, None, 0, 1)}
+    rows["evaluation"] = made.greedy([problem])
+    prompts = {tuple(r.prompt_ids[r.prompt_mask].tolist()) for r in rows.values()}
+    rendered = made.encoder.tokenizer.apply_chat_template(CHAT, tokenize=False, add_generation_prompt=True)
+    direct = made.encoder.tokenizer.apply_chat_template(CHAT, add_generation_prompt=True, return_dict=False)
+    assert (
+        prompts == {tuple(direct)} == {tuple(made.encoder.tokenizer(rendered, add_special_tokens=False)["input_ids"])}
+    )
+    assert [direct.index(BOS), direct.count(BOS)] == [0, 1]
+    sft = rows["sft"]
+    assert sft.completion_ids[sft.mask].tolist() == ids("w3 <eos>")
+    ours = made.score(sft, sft.mask).logprobs
+    # Reference and teacher price the ids of the rollout, never a text of their own.
+    for other in (reference.targets(sft, sft.mask).logprobs, teacher.targets(sft, sft.mask, None).logprobs):
+        assert torch.equal(other, ours)
+
+
+def test_br_25_every_row_of_a_dataset_is_tried_before_training_and_refused_by_number(tmp_path):
+    """BR-25: full_ids[:len(prompt_ids)] == prompt_ids, else that row is refused by number."""
+    from posttrain.data.files import Files
+
+    table = [{"messages": [*CHAT, {"role": "assistant", "content": f"w{i}"}]} for i in range(3)]
+    table = [{"messages": [{"role": "user", "content": f"w{i}"}, row["messages"][1]]} for i, row in enumerate(table)]
+    (tmp_path / "talk.jsonl").write_text("\n".join(map(json.dumps, table)))
+    problems = Files(path=str(tmp_path / "talk.jsonl"), held_out=1).build(0)
+    made, _ = chat(THINK)
+    for problem in problems.train:
+        with pytest.raises(ConfigError, match=rf"row 0 of problem `talk\.jsonl:{problem.id[-1]}`.*first at token 5"):
+            made.respond([problem], 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("template", "field"),
+    [
+        (Template(enable_thinking=False), r"template\.enable_thinking"),
+        (Template(reasoning_effort="low"), r"template\.reasoning_effort"),
+        (Template(options={"date_string": "today"}), r"template\.options\.date_string"),
+    ],
+)
+def test_an_option_that_the_template_never_reads_is_refused(template, field):
+    with pytest.raises(ConfigError, match=rf"policy\.{field}: the chat template of policy\.model never mentions it"):
+        chat(template=template)
+
+
+def test_any_option_of_a_template_reaches_it():
+    written = tiny_lm.CHAT.replace("<bos>", "<bos>{% if greet is defined %} w{{ greet }} {% endif %}")
+    assert chat(written)[0].encoder.prompt(chat(written)[1]) == ids("<bos> <u> w1 w2 </u> <a>")
+    made, problem = chat(written, template=Template(options={"greet": 7}))
+    assert made.encoder.prompt(problem) == ids("<bos> w7 <u> w1 w2 </u> <a>")
+    with pytest.raises(ConfigError, match=r"template\.options\.tokenize: the program itself decides"):
+        Template(options={"tokenize": True})
+
+
+def test_the_command_line_gives_a_template_any_option():
+    made, spelled = component("policy", {"name": "causal_lm", "template": {"options": {"date_string": "1 May"}}})
+    assert made.template.keywords() == spelled["template"]["options"] == {"date_string": "1 May"}
+    with pytest.raises(ConfigError, match=r"policy\.template\.options: found 'x', expected options by name"):
+        component("policy", {"name": "causal_lm", "template": {"options": "x"}})
+    with pytest.raises(ConfigError, match=r"policy\.template\.options\.a: .*read elsewhere"):
+        component("policy", {"name": "causal_lm", "template": {"options": {"a": "${oc.env:HOME}"}}})
+
+
+def test_the_tokenizers_digest_follows_what_turns_text_into_ids_and_not_how_it_was_used():
+    first = policy().encoder.tokenizer_digest
+    used = tokenizer.__wrapped__()
+    used(["w1", "w1 w2"], padding=True, truncation=True, max_length=1)
+    assert replace(policy().encoder, tokenizer=used).tokenizer_digest == first
+    assert replace(policy().encoder, tokenizer=adding_bos()).tokenizer_digest != first
+    other = tokenizer.__wrapped__(words=(*WORDS[:-2], WORDS[-1], WORDS[-2]))
+    assert replace(policy().encoder, tokenizer=other).tokenizer_digest != first
+
+
+def test_br_06_with_pad_equal_to_eos_or_none_at_all_the_end_is_trained_and_the_vocabulary_keeps_its_size():
+    """BR-06 (a), (c): masks come from lengths; no id past the embedding; rows of different length work."""
+    for pad in ("<eos>", None):
+        used = tokenizer.__wrapped__()
+        used.pad_token = pad
+        config = CausalLM(dtype="float64", max_completion_tokens=6, max_prompt_tokens=16)
+        given = [Problem("a", "w1", "", responses=("w5 w6",)), Problem("b", "w1 w2 w3", "", responses=("w7",))]
+        made = CausalLMPolicy(config, tiny_lm.model(), used, given, False)
+        rows = made.respond(given, 0, 0)
+        assert [row[mask].tolist() for row, mask in zip(rows.completion_ids, rows.mask, strict=True)] == [
+            ids("w5 w6 <eos>"),
+            ids("w7 <eos>"),
+        ]
+        assert rows.mask.sum().item() == 5
+        assert len(made.model.get_input_embeddings().weight) == 60
+        drawn = made.sample(given, 2, None, 0, 1)
+        assert drawn.completion_ids.max() < 60
+
+
+def test_br_06_what_is_cut_at_the_limit_is_truncated_and_what_ends_there_is_not():
+    """BR-06 (b): masks [1,1,1,0,0] and [1,1,1,1,1]; the second is flagged, the first is not."""
+    given = [Problem("a", "w1", "", responses=("w7 w8",)), Problem("b", "w1", "", responses=("w7 w8 w9 w5 w6",))]
+    rows = policy(max_completion_tokens=5).respond(given, 0, 0)
+    assert rows.mask.int().tolist() == [[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]]
+    assert rows.truncated.tolist() == [False, True]

@@ -4,7 +4,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from small_runs import Runs, make_runs, methods, publish
+from small_runs import Runs, datasets, make_runs, methods, publish
 
 from posttrain.reporting import build
 
@@ -20,7 +20,7 @@ def published(runs: Runs, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A root with a published suite and its pages; never changed."""
     root = tmp_path_factory.mktemp("published")
     publish(root, runs.solo, runs.controlled, runs.study)
-    build.write(root, build.build(root, methods()))
+    build.write(root, build.build(root, methods(), datasets()))
     return root
 
 

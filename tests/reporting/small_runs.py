@@ -14,10 +14,10 @@ from posttrain import cli
 from posttrain.artifacts.documents import dumps, read
 from posttrain.artifacts.manifest import execution_document
 from posttrain.artifacts.verify import verify as verify_with
-from posttrain.evaluation.facts import methods as registered
+from posttrain.evaluation import facts
 from posttrain.evaluation.records import regenerate
 from posttrain.reporting import publishing
-from posttrain.reporting.facts import Method
+from posttrain.reporting.facts import Dataset, Method
 
 REPOSITORY = Path(__file__).parents[2]
 HISTORICAL = "docs/post-training/historical/sparse-opd-arithmetic-smoke-seeds42-44.json"
@@ -44,7 +44,13 @@ def verify(path: Path) -> Any:
 @cache
 def methods() -> tuple[Method, ...]:
     """Everything registered."""
-    return tuple(registered())
+    return tuple(facts.methods())
+
+
+@cache
+def datasets() -> tuple[Dataset, ...]:
+    """Every dataset that is registered."""
+    return tuple(facts.datasets())
 
 
 def command(*words: str) -> tuple[int, str]:

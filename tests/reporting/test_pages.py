@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from small_runs import REPOSITORY, command, edit_json, methods, snapshot
+from small_runs import REPOSITORY, command, datasets, edit_json, methods, snapshot
 
 from posttrain.artifacts.documents import read
 from posttrain.reporting import build, figures, manual
@@ -19,20 +19,20 @@ DPO = "docs/post-training/2305.18290-dpo/README.md"
 
 
 def differences(root: Path) -> list[str]:
-    return list(build.compare(root, build.build(root, methods())))
+    return list(build.compare(root, build.build(root, methods(), datasets())))
 
 
 def test_a_build_is_what_the_check_expects(published):
-    built = build.build(published, methods())
+    built = build.build(published, methods(), datasets())
     assert differences(published) == []
     assert [str(problem) for problem in built.problems] == []
 
 
 def test_two_builds_in_other_folders_locales_time_zones_and_hash_seeds_are_identical(published, tmp_path):
     code = (
-        "import sys; from pathlib import Path; from posttrain.evaluation.facts import methods;"
+        "import sys; from pathlib import Path; from posttrain.evaluation.facts import datasets, methods;"
         "from posttrain.reporting import build; root = Path(sys.argv[1]);"
-        "build.write(root, build.build(root, methods()))"
+        "build.write(root, build.build(root, methods(), datasets()))"
     )
     trees = []
     settings = {"one": ("C", "UTC", "1"), "other/place": ("de_DE.UTF-8", "Asia/Tokyo", "77")}
@@ -46,7 +46,7 @@ def test_two_builds_in_other_folders_locales_time_zones_and_hash_seeds_are_ident
 
 
 def test_every_page_ends_with_its_sources_and_names_no_machine(published):
-    for path, data in build.build(published, methods()).files.items():
+    for path, data in build.build(published, methods(), datasets()).files.items():
         text = data.decode()
         assert str(published) not in text
         assert "/tmp/" not in text
@@ -86,7 +86,7 @@ def test_hand_written_text_survives_a_rebuild_and_nothing_else_does(root):
     page = root / PAGE
     page.write_text(page.read_text().replace(manual.BEGIN + "\n", f"{manual.BEGIN}\nRead the paper first.\n"))
     page.write_text(page.read_text().replace("## Objective", "## Objectives"))
-    build.write(root, build.build(root, methods()))
+    build.write(root, build.build(root, methods(), datasets()))
     assert "Read the paper first." in page.read_text()
     assert "## Objectives" not in page.read_text()
     assert differences(root) == []
@@ -241,6 +241,15 @@ def test_a_resealed_artifact_is_refused_before_a_page_repeats_it(root, capsys):
     assert "its bytes are no output of" in capsys.readouterr().err
 
 
+def test_every_registered_dataset_is_in_the_catalogue_with_its_options(published):
+    text = (published / "docs/post-training/README.md").read_text()
+    assert {"files", "hub", "reasoning_gym", "steps"} <= {dataset.name for dataset in datasets()}
+    for dataset in datasets():
+        (row,) = [line for line in text.splitlines() if line.startswith(f"| `{dataset.name}` |")]
+        assert dataset.summary in row
+        assert all(f"`{option}`" in row for option in dataset.defaults)
+
+
 def test_an_artifact_of_a_method_that_nobody_registered_is_named(root):
     known = [method for method in methods() if method.name != "dpo"]
     with pytest.raises(SuiteError, match="is of 'dpo', which is not registered"):
@@ -259,8 +268,8 @@ def test_figures_of_another_matplotlib_are_compared_by_their_numbers_and_held_by
     drawings = sorted((root / "docs/post-training").glob("*/figures/*.svg"))
     for path in drawings:
         path.write_bytes(path.read_bytes().replace(f"matplotlib {here}".encode(), b"matplotlib 0.0"))
-    build.write(root, build.build(root, methods()))
-    built = build.build(root, methods())
+    build.write(root, build.build(root, methods(), datasets()))
+    built = build.build(root, methods(), datasets())
     assert len(built.notes) == 1
     assert differences(root) == []
     drawings[0].write_bytes(drawings[0].read_bytes().replace(b"</svg>", b"<g/></svg>"))

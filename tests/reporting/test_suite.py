@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from small_runs import REPOSITORY, command, edit_execution, methods, verify
+from small_runs import REPOSITORY, command, datasets, edit_execution, methods, verify
 
 from posttrain.artifacts.digests import bytes_digest, sealed
 from posttrain.artifacts.documents import dumps, read
@@ -19,7 +19,7 @@ DENSE = "docs/post-training/sparse-opd.dense/metrics/compare-decisions-seeds42-4
 
 
 def fourth(root):
-    report = verify_suite(root, methods(), verify)[-1]
+    report = verify_suite(root, methods(), verify, datasets())[-1]
     return {check.name: (check.status, check.message) for check in report.checks}
 
 
@@ -93,7 +93,7 @@ def test_a_stale_page_fails_the_suite(root):
 
 def test_an_unreadable_suite_is_one_failed_check(root):
     (root / DENSE).write_text("{")
-    (report,) = verify_suite(root, methods(), verify)
+    (report,) = verify_suite(root, methods(), verify, datasets())
     assert report.exit_code == 1
     assert DENSE in report.checks[0].message
 

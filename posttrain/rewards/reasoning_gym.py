@@ -1,0 +1,36 @@
+"""`reasoning_gym`: the own scorer of a reasoning-gym task."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from dataclasses import dataclass
+
+from posttrain.batch import Failure, Problem
+from posttrain.registry import ConfigError, rewards
+
+
+@rewards.register("reasoning_gym")
+@dataclass(frozen=True)
+class ReasoningGymScore:
+    """What the task's own scorer gives the completion, in [0, 1]; needs dataset=reasoning_gym."""
+
+    tag: str | None = None  # the answer stands between the last <tag> and </tag>; null: it is the whole completion
+
+    def __call__(self, problem: Problem, text: str) -> float | Failure:
+        if "scorer" not in problem.meta:
+            raise ConfigError(
+                "reward: `reasoning_gym` scores tasks of dataset=reasoning_gym alone. Write reward=exact."
+            )
+        if self.tag is not None:
+            found = re.findall(f"<{re.escape(self.tag)}>(.*?)</{re.escape(self.tag)}>", text, re.DOTALL)
+            if not found:
+                return 0.0
+            text = found[-1]
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                value = float(problem.meta["scorer"].score_answer(text.strip(), problem.meta["entry"]))
+        except Exception as error:  # code from outside: any error may come out of it
+            return Failure(f"the scorer raised {type(error).__name__}")
+        return value if 0 <= value <= 1 else Failure(f"the scorer gave {value}")

@@ -1,0 +1,117 @@
+"""A checkpoint in a folder on rows from a file, from the command line to a verified artifact (tier L3)."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from posttrain import tiny
+from posttrain.cli import main
+from posttrain.data.steps import Steps
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    """The tiny models' architecture with its first weights: a folder like any other."""
+    folder = tmp_path_factory.mktemp("models") / "checkpoint"
+    tiny.tokenizer_of(folder)
+    tiny.untrained(tiny.RECIPES["student"]).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """A folder with worked answers as plain rows and as pairs."""
+    monkeypatch.chdir(tmp_path)
+    problems = Steps(train_examples=40, validation_examples=1).build(0).train
+    plain = [{"prompt": p.prompt, "answer": p.answer, "completion": p.responses[0]} for p in problems]
+    pairs = [{"prompt": p.prompt, "chosen": p.responses[0], "rejected": p.responses[0][::-1]} for p in problems]
+    for name, table in (("worked.jsonl", plain), ("pairs.jsonl", pairs)):
+        Path(name).write_text("\n".join(map(json.dumps, table)))
+    Path("pairs.yaml").write_text(
+        "{tier: l3, seeds: 0, dataset: pairs.jsonl, policy: {name: causal_lm}, group_size: 2, learning_rate: 1.0e-5}"
+    )
+    return tmp_path
+
+
+def train(algorithm, checkpoint, *words, code=0):
+    options = ["steps=2", "problems_per_step=4", "policy.max_completion_tokens=8", "dataset.held_out=6"]
+    given = ["train", algorithm, f"policy.model={checkpoint}", *words, *options, "--output", "run"]
+    assert main(given) == code
+
+
+def read(name):
+    return json.loads(Path("run", name).read_text())
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "words"),
+    [
+        ("grpo", ["dataset=worked.jsonl", "reward=exact", "group_size=4"]),
+        ("sft", ["dataset=worked.jsonl"]),
+        ("dpo", ["dataset=pairs.jsonl", "--config", "pairs.yaml"]),
+    ],
+)
+def test_a_folder_and_a_file_are_all_it_takes(here, checkpoint, capsys, algorithm, words):
+    train(algorithm, checkpoint, *words)
+    artifact, plan = read("artifact.json"), read("plan.json")["plan"]
+    (run,) = artifact["runs"]
+    assert artifact["evaluation_protocol"]["tier"] == "l3_real_model"
+    assert (run["training"]["train_examples"], run["training"]["validation_examples"]) == (34, 6)
+    assert "read 40, kept 40, left out 0" in run["training"]["data_source"]
+    assert run["dataset"] == plan["dataset"]["id"] == f"files-{Path(words[0]).stem.removeprefix('dataset=')}"
+    assert {entry["sha256"] is not None for entry in read("execution.json")["execution"]["inputs"]} == {True}
+    for name in ("artifact.json", "plan.json"):
+        assert str(here) not in Path("run", name).read_text()
+        assert str(checkpoint) not in Path("run", name).read_text()
+    assert main(["verify", "run"]) == 0
+    assert "drawn again, the same fingerprint" in capsys.readouterr().out
+
+
+def test_br_25_digests_of_data_model_tokenizer_and_template_are_recorded(here, checkpoint):
+    """BR-25: the template's hash is in the artifact; another template or other weights give another one."""
+    train("grpo", checkpoint, "dataset=worked.jsonl", "reward=exact", "group_size=2")
+    first = read("artifact.json")["runs"][0]["model"]
+    assert set(first) == {"weights", "tokenizer", "template"}
+    inputs = {entry["path"]: entry["role"] for entry in read("execution.json")["execution"]["inputs"]}
+    assert inputs["worked.jsonl"] == "dataset"
+    assert inputs["checkpoint/model.safetensors"] == inputs["checkpoint/tokenizer.json"] == "model"
+    other = here / "other"
+    for path in checkpoint.iterdir():
+        (other / path.name).parent.mkdir(exist_ok=True)
+        (other / path.name).write_bytes(path.read_bytes())
+    (other / "chat_template.jinja").write_text("{{ messages[0].content }}")
+    Path("run").rename("before")
+    train("grpo", other, "dataset=worked.jsonl", "reward=exact", "group_size=2")
+    second = read("artifact.json")["runs"][0]["model"]
+    assert second["template"] != first["template"]
+    assert (second["weights"], second["tokenizer"]) == (first["weights"], first["tokenizer"])
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["dataset=none.jsonl"], "dataset: there is no file `none.jsonl`"),
+        (["dataset=worked.jsonl", "evaluation.reward=none.py:score"], "there is no such file"),
+        (["dataset=worked.jsonl", "dataset.columns.answer=result"], "row 1: has no `result` (dataset.columns.answer)"),
+        (["dataset=worked.jsonl", "policy.template.wrap=true"], "has no chat template"),
+        (["dataset=pairs.jsonl", "reward=exact", "problems_per_step=64"], "given twice"),
+    ],
+)
+def test_bad_input_is_one_line_and_leaves_nothing(here, checkpoint, capsys, words, said):
+    train("grpo", checkpoint, "reward=exact", "group_size=2", *words, code=2)
+    found = capsys.readouterr().err.strip()
+    assert said in found
+    assert len(found.splitlines()) == 1
+    assert not Path("run").exists()
+
+
+def test_a_run_of_another_file_under_the_same_name_is_noticed(here, checkpoint, capsys):
+    train("sft", checkpoint, "dataset=worked.jsonl")
+    rows = Path("worked.jsonl").read_text().splitlines()
+    Path("worked.jsonl").write_text("\n".join(rows[:-1]))
+    assert main(["verify", "run"]) == 1
+    assert "drawn again it is" in capsys.readouterr().out
+    Path("worked.jsonl").unlink()
+    assert main(["verify", "run"]) == 0
+    assert 'V2 data set: generator or files of "files-worked" are not at hand' in capsys.readouterr().out
