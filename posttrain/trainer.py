@@ -129,7 +129,9 @@ class Trainer:
         if state["cuda_streams"]:
             torch.cuda.set_rng_state_all(state["cuda_streams"])
         if self.teacher:
-            self.teacher.load_state_dict({**state["teacher"], "counted": state["events"][self.ranks.rank]})
+            # The main rank's teacher was saved; what happened to those of the others was saved beside it.
+            elsewhere = {} if self.ranks.main else {"counted": state["events"][self.ranks.rank]}
+            self.teacher.load_state_dict({**state["teacher"], **elsewhere})
         if state["stored"] is not None:
             texts = {name: tuple(state["stored"][name]) for name in ("texts", "problem_ids")}
             self._store(Rollouts(**{**state["stored"], **texts}))
