@@ -168,7 +168,8 @@ class _Cells:
             found[unit] = result
             self.watch.unit(len(units) - len(missing) + i)
         self._refuse_failures(found)
-        return found
+        # In the order asked for: what is paired by seed must not depend on which process ended first.
+        return {unit: found[unit] for unit in units}
 
     def _perform(self, units: Sequence[Unit]) -> Iterator[tuple[Unit, Result]]:
         if self.pool is None:

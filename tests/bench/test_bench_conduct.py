@@ -3,11 +3,13 @@
 import json
 import math
 import os
+import random
 import shutil
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from posttrain.artifacts.verify import verify
 from posttrain.bench import conduct as conduct_module
 from posttrain.bench.conduct import conduct
 from posttrain.bench.options import load
+from posttrain.evaluation.study import Claim
 from posttrain.registry import ConfigError
 
 PACKAGE = REPOSITORY / "posttrain"
@@ -40,6 +43,42 @@ def test_two_runs_are_the_same_bytes_and_so_are_two_processes(tmp_path: Path) ->
     cells = [sorted((tmp_path / name / "cells").iterdir()) for name in ("a", "c")]
     assert [p.name for p in cells[0]] == [p.name for p in cells[1]]
     assert all(p.read_bytes() == q.read_bytes() for p, q in zip(*cells, strict=True))
+
+
+@pytest.mark.parametrize("kept", [0, 5])
+def test_claims_pair_seeds_whatever_order_trainings_end_in(
+    planted: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: int
+) -> None:
+    """Other processes end in any order, and a run that goes on reads some results before it makes the others."""
+
+    def values(results: Any) -> dict[str, list[float]]:
+        return {
+            "level": [
+                a + b
+                for a, b in zip(results.measure("idea", "level"), results.measure("baseline", "level"), strict=True)
+            ]
+        }
+
+    claim = Claim("L", "a claim", "a prediction", "sum of levels", "interval above threshold", 0.0, values)
+
+    def bench() -> Any:
+        made = planted(effect=1.0, salt=1)
+        return replace(made, idea=replace(made.idea, claims=(claim,)))
+
+    whole = conduct(bench(), tmp_path / "in-order").artifact
+    real = conduct_module._Cells._perform
+    monkeypatch.setattr(
+        conduct_module._Cells,
+        "_perform",
+        lambda self, units: iter(random.Random(0).sample(found := list(real(self, units)), len(found))),
+    )
+    if kept:
+        conduct(bench(), tmp_path / "run")
+        for name in ("execution.json", "artifact.json"):
+            (tmp_path / "run" / name).unlink()
+        for path in sorted((tmp_path / "run" / "cells").glob("*-seed-[0-7].json"))[kept::2]:
+            path.unlink()
+    assert conduct(bench(), tmp_path / "run").artifact == whole
 
 
 def test_a_run_stopped_after_any_number_of_cells_ends_with_the_same_bytes(
