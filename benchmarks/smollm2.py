@@ -21,7 +21,7 @@ import numpy as np
 HELD_OUT = 32
 LENGTH = 24  # tokens of an answer
 JUDGED = ["reward=numeric", "evaluation.accuracy=numeric", "evaluation.reward=numeric"]
-SHARED = ["seeds=0", "group_size=8", "eval_steps=10", f"policy.max_completion_tokens={LENGTH}"]
+SHARED = ["seeds=0", "group_size=8", "eval_steps=15", f"policy.max_completion_tokens={LENGTH}"]
 
 
 def main() -> None:
@@ -45,7 +45,7 @@ def main() -> None:
 
     evaluated("before", options.model)
     steps = options.steps
-    trained("grpo", "grpo", f"steps={steps}", "problems_per_step=8", "learning_rate=1e-5", "micro_batch_size=32")
+    trained("grpo", "grpo", f"steps={steps}", "problems_per_step=4", "learning_rate=2e-5", "micro_batch_size=16")
     evaluated("after-grpo", options.output / "grpo", "--against", str(options.output / "before"))
     teacher = f"teacher.model={options.output / 'grpo' / 'model' / 'seed-0'}"
     distilled = [f"steps={steps // 2}", "problems_per_step=16", "group_size=1", "learning_rate=1e-5"]

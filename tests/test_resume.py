@@ -6,6 +6,7 @@ import resource
 import shutil
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -290,6 +291,20 @@ def test_a_finished_seed_is_taken_as_it_is_unless_its_record_is_flipped(tmp_path
     assert (again.run, again.metrics, again.samples) == (done.run, done.metrics, done.samples)
     assert steps == []  # the last checkpoint was that of the end
     assert "finished.json: its digest does not agree" in capsys.readouterr().err
+
+
+def test_a_checkpoint_is_due_after_a_minute_or_twenty_times_what_the_last_one_took(tmp_path, monkeypatch):
+    saver = saving.Saver(replace(unit_of(experiment("grpo"), tmp_path), save_steps=None), assemble(config("grpo"), 3))
+    now = 1000.0
+    monkeypatch.setattr(saving.time, "monotonic", lambda: now)
+    saver.last = now
+    for cost, wait in ((0.0, 60.0), (2.0, 60.0), (30.0, 600.0)):
+        saver.cost = cost
+        due = []
+        for now in (1000.0 + wait - 0.1, 1000.0 + wait):
+            due.append(saver._due())
+        assert due == [False, True]
+        now = 1000.0
 
 
 def test_a_torn_checkpoint_is_named_and_the_one_before_it_gone_on_from(tmp_path, capsys):

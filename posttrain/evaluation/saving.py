@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from posttrain.trainer import Trainer
 
 FOLDER = "checkpoints"  # in an arm's folder; gone once the run is complete
-PERIOD = 60.0  # seconds between two checkpoints where no number of updates is asked for
+# Seconds between two checkpoints where no number of updates is asked for: a minute, and no less than this many times
+# what a checkpoint took, so that a large model spends its time on training.
+PERIOD, SHARE = 60.0, 20
 FINISHED = "finished.json"
 
 
@@ -73,6 +75,7 @@ class Saver:
     metrics: list[dict[str, Any]] = field(default_factory=list)  # all rows so far
     trackers: Trackers = field(default_factory=Trackers)
     last: float = field(default_factory=time.monotonic)
+    cost: float = 0.0  # seconds that the last checkpoint took
     told: int = 0  # answers of the trainer that lie in samples.jsonl
 
     @property
@@ -109,17 +112,19 @@ class Saver:
         asked = torch.tensor([stopping.requested(), self._due()], dtype=torch.float64)
         stop, due = (value > 0 for value in self.trainer.ranks.sum(asked).tolist())
         if stop or due:
+            began = time.monotonic()
             state = {"trainer": self.trainer.state_dict(), "metrics": self.metrics}
             if self.trainer.ranks.main:
                 self.checkpoints.save(self.trainer.completed, state)
             self.last = time.monotonic()
+            self.cost = self.last - began
         if stop:
             raise stopping.Stopped
 
     def _due(self) -> bool:
         if self.unit.save_steps is not None:
             return self.trainer.completed % self.unit.save_steps == 0
-        return time.monotonic() - self.last >= PERIOD
+        return time.monotonic() - self.last >= max(PERIOD, SHARE * self.cost)
 
     @property
     def _logs(self) -> bool:
