@@ -295,16 +295,11 @@ def test_a_finished_seed_is_taken_as_it_is_unless_its_record_is_flipped(tmp_path
 
 def test_a_checkpoint_is_due_after_a_minute_or_twenty_times_what_the_last_one_took(tmp_path, monkeypatch):
     saver = saving.Saver(replace(unit_of(experiment("grpo"), tmp_path), save_steps=None), assemble(config("grpo"), 3))
-    now = 1000.0
-    monkeypatch.setattr(saving.time, "monotonic", lambda: now)
-    saver.last = now
     for cost, wait in ((0.0, 60.0), (2.0, 60.0), (30.0, 600.0)):
-        saver.cost = cost
-        due = []
-        for now in (1000.0 + wait - 0.1, 1000.0 + wait):
-            due.append(saver._due())
-        assert due == [False, True]
-        now = 1000.0
+        saver.last, saver.cost = 1000.0, cost
+        for passed, due in ((wait - 0.1, False), (wait, True)):
+            monkeypatch.setattr(saving.time, "monotonic", lambda passed=passed: 1000.0 + passed)
+            assert saver._due() == due
 
 
 def test_a_torn_checkpoint_is_named_and_the_one_before_it_gone_on_from(tmp_path, capsys):
