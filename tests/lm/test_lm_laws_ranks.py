@@ -31,10 +31,14 @@ def found(tmp_path_factory):
         )
         for rank in range(max(SIZES))
     ]
-    alone = rank_work.work(Ranks())
-    for process in started:
-        _, err = process.communicate(timeout=500)
-        assert process.returncode == 0, err.decode()[-3000:]
+    try:
+        alone = rank_work.work(Ranks())
+        for process in started:
+            _, err = process.communicate(timeout=500)
+            assert process.returncode == 0, err.decode()[-3000:]
+    finally:
+        for process in started:
+            process.kill()
     worlds = {
         size: [torch.load(folder / f"{size}-{rank}.pt", weights_only=True) for rank in range(size)] for size in SIZES
     }
