@@ -25,7 +25,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from statistics import median
@@ -52,6 +51,8 @@ def main() -> None:
     parser.add_argument("--case", help=argparse.SUPPRESS)
     for name, value in WORKLOAD.items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=value)
+    parser.add_argument("--clock", choices=("wall", "cpu"), default="wall", help="cpu: seconds of the process, which a "
+                        "busy machine disturbs less; with --threads 1 they are those of an idle one")  # fmt: skip
     parser.add_argument("--timeout", type=int, default=1200, help="seconds for one case")
     parser.add_argument("--peer", help="the peer's script; its trainers run in turn with these cases")
     parser.add_argument("--peer-python", default=sys.executable, help="the interpreter that has the peer")
@@ -59,6 +60,8 @@ def main() -> None:
     options = parser.parse_args()
     workload = {name: getattr(options, name) for name in WORKLOAD}
     if options.case:
+        if options.clock == "cpu":
+            time.perf_counter = time.process_time
         print("CASE " + json.dumps(one_case(options.case, argparse.Namespace(**workload))))
         return
     cases = options.cases.split(",")
@@ -67,14 +70,15 @@ def main() -> None:
         "python": platform.python_version(),
         "cpus": os.cpu_count(),
         "workload": workload,
+        "clock": options.clock,
         "cases": [],
     }
     peers: list[dict[str, Any]] = []
     for _ in range(options.rounds):
         for peer in dict.fromkeys(PEERS[case] for case in cases):
             if options.peer:
-                peers += of_peer(options, peer, workload)
-            found["cases"] += [ours(case, workload, options.timeout) for case in cases if PEERS[case] == peer]
+                peers.append(of_peer(options, peer, workload))
+            found["cases"] += [ours(options, case, workload) for case in cases if PEERS[case] == peer]
     if options.peer:
         found |= {"peer_cases": peers, "ratios": ratios(found["cases"], peers, workload)}
     print(json.dumps(found, indent=1))
@@ -83,31 +87,32 @@ def main() -> None:
 # -- processes ------------------------------------------------------------------------------------------------
 
 
-def ours(case: str, workload: dict[str, int], timeout: int) -> dict[str, Any]:
+def ours(options: argparse.Namespace, case: str, workload: dict[str, int]) -> dict[str, Any]:
     """One of our cases in a process of its own."""
-    command = [sys.executable, __file__, "--case", case, *words(workload)]
-    return {"case": case, **finished(command, workload, timeout, lambda text: json.loads(text.split("CASE ")[-1]))}
+    command = [sys.executable, __file__, "--case", case, "--clock", options.clock, *words(workload)]
+    return finished(case, command, "CASE ", workload["threads"], options.timeout)
 
 
-def of_peer(options: argparse.Namespace, trainer: str, workload: dict[str, int]) -> list[dict[str, Any]]:
-    """One of the peer's, which opens a process for it itself."""
-    command = [options.peer_python, options.peer, "--trainers", trainer, "--timeout", str(options.timeout)]
-    found = finished([*command, *words(workload)], workload, options.timeout + 60, json.loads)
-    return found.get("cases") or [{"case": trainer, **found}]
+def of_peer(options: argparse.Namespace, case: str, workload: dict[str, int]) -> dict[str, Any]:
+    """One of the peer's, with the same clock."""
+    clock = "import time; time.perf_counter = time.process_time; " if options.clock == "cpu" else ""
+    script = f"{clock}import runpy, sys; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
+    command = [options.peer_python, "-c", script, options.peer, "--case", case, *words(workload)]
+    return finished(case, command, "PEER ", workload["threads"], options.timeout)
 
 
-def finished(command: list[str], workload: dict[str, int], timeout: int, read: Callable[[str], Any]) -> dict[str, Any]:
-    """What a command printed, or why it did not; the load says what else the machine was doing when it began."""
+def finished(case: str, command: list[str], mark: str, threads: int, timeout: int) -> dict[str, Any]:
+    """What a case printed, or why it did not; the load says what else the machine was doing when it began."""
     load = round(os.getloadavg()[0], 1)
-    environment = {**os.environ, "OMP_NUM_THREADS": str(workload["threads"])}
+    environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
+    found: dict[str, Any] = {"case": case, "load_average": load}
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=environment)
+        lines = [line for line in done.stdout.splitlines() if line.startswith(mark)]
+        found |= json.loads(lines[-1].removeprefix(mark)) if lines else {"error": done.stderr[-900:]}
     except subprocess.TimeoutExpired:
-        return {"error": f"took more than {timeout} s"}
-    if done.returncode:
-        return {"error": done.stderr[-900:]}
-    found = {**read(done.stdout), "load_average": load}
-    print(*command[2:4], json.dumps(found.get("cases", found)), file=sys.stderr, flush=True)
+        found["error"] = f"took more than {timeout} s"
+    print(mark + json.dumps(found), file=sys.stderr, flush=True)
     return found
 
 
@@ -153,15 +158,22 @@ def one_case(case: str, options: argparse.Namespace) -> dict[str, Any]:
     else:
         trainer.policy.encoder = ending(trainer.policy.encoder, ())  # nothing ends before the limit
     drawn: list[Any] = []
+    sampling: list[float] = []
     sample = trainer.policy.sample
-    trainer.policy.sample = lambda *given: drawn.append(sample(*given)) or drawn[-1]
+
+    def timed(*given: Any) -> Any:
+        at = time.perf_counter()
+        drawn.append(sample(*given))
+        sampling.append(time.perf_counter() - at)
+        return drawn[-1]
+
+    trainer.policy.sample = timed
     start = reset_peak()
     began, steps, losses = time.perf_counter(), [], []
     for step in range(1, options.steps + 1):
-        before, at = dict(trainer.seconds), time.perf_counter()
+        at = time.perf_counter()
         losses.append(trainer.step(step)["loss"])
-        spent = time.perf_counter() - at
-        steps.append((spent, trainer.seconds["sample"] - before.get("sample", 0.0)))
+        steps.append((time.perf_counter() - at, sampling[-1]))
     wall, highest = time.perf_counter() - began, peak()
     step_s, gen_s = (median(column) for column in zip(*(steps[1:] or steps), strict=True))
     tokens = [int(rollouts.mask.sum()) for rollouts in drawn]

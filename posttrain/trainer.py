@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any
 
@@ -91,12 +91,14 @@ class Trainer:
             measured = {**self.diagnostics, **self.counted, **(self.history[-1] if due else {})}
             self.report({"seed": self.seed, **row, **measured})
         final = {name: value for name, value in self.history[-1].items() if name not in ("step", "loss")}
-        counted = (Events.over(self._events()), self.critic_updates, self.refills)
+        events = Events.over(self.ranks.gather(self.teacher.events() if self.teacher else Events()))
+        counted = (events, self.critic_updates, self.refills)
         return Outcome(self.baseline, final, self.history, self.diagnostics, *counted, self.phases)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that the next step depends on and that `assemble` does not build again; asked for on all ranks."""
         stored = None if self.stored is None else concatenate(self.stored, range(len(self.stored)))
+        taught = self.teacher.state_dict() if self.teacher else {}
         return {
             "completed": self.completed,
             "baseline": self.baseline,
@@ -110,8 +112,9 @@ class Trainer:
             "stream": self.stream.bit_generator.state,
             "torch_stream": torch.get_rng_state(),
             "cuda_streams": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
-            "teacher": self.teacher.state_dict() if self.teacher else {},
-            "events": [asdict(events) for events in self._events()],  # of each rank
+            "teacher": taught,
+            # Weights are the same on every rank; what was counted and seen is each rank's own.
+            "elsewhere": self.ranks.gather({name: taught[name] for name in taught if name != "weights"})[1:],
             "stored": None if stored is None else {f.name: getattr(stored, f.name) for f in fields(stored)},
         }
 
@@ -129,14 +132,11 @@ class Trainer:
         if state["cuda_streams"]:
             torch.cuda.set_rng_state_all(state["cuda_streams"])
         if self.teacher:
-            self.teacher.load_state_dict({**state["teacher"], "counted": state["events"][self.ranks.rank]})
+            own = {} if self.ranks.main else state["elsewhere"][self.ranks.rank - 1]
+            self.teacher.load_state_dict({**state["teacher"], **own})
         if state["stored"] is not None:
             texts = {name: tuple(state["stored"][name]) for name in ("texts", "problem_ids")}
             self._store(Rollouts(**{**state["stored"], **texts}))
-
-    def _events(self) -> list[Events]:
-        """What happened to the teacher of each rank."""
-        return self.ranks.gather(self.teacher.events() if self.teacher else Events())
 
     def step(self, step: int) -> dict[str, float]:
         """Rollouts, signals, one or more optimizer steps; gives the step's diagnostics."""

@@ -4,10 +4,12 @@ import pytest
 import torch
 
 from posttrain import ranks
+from posttrain.algorithms.opd import OPD
 from posttrain.batch import share
 from posttrain.ranks import Ranks
 from posttrain.shares import shares
 from posttrain.teachers.base import Events
+from posttrain.testing import trainer_for
 
 
 @pytest.mark.parametrize("limit", [1, 100, 10**6])
@@ -70,3 +72,21 @@ def test_calls_and_entries_of_a_teacher_add_up_over_ranks_and_what_all_of_them_s
     other = Events(teacher_cache_entries=7, online_teacher_calls=2, drift_events=1, rollout_policy_refreshes=2)
     assert Events.over([one]) == one
     assert Events.over([one, other]) == Events(14, 0, 5, 1, 2, 0)
+
+
+def test_a_resumed_rank_counts_on_from_what_its_own_teacher_was_asked(monkeypatch):
+    """Only the main rank writes a checkpoint; it holds the counters of all of them."""
+
+    def gather(self, value):
+        return [value, {**value, "counted": {**value["counted"], "online_teacher_calls": 9}}]
+
+    monkeypatch.setattr(Ranks, "gather", gather)
+    main = trainer_for(OPD())
+    main.ranks = Ranks(0, 2)
+    main.teacher.counted.online_teacher_calls = 5
+    state = main.state_dict()
+    for rank, calls in ((0, 5), (1, 9)):
+        resumed = trainer_for(OPD())
+        resumed.ranks = Ranks(rank, 2)
+        resumed.load_state_dict(state)
+        assert resumed.teacher.events().online_teacher_calls == calls

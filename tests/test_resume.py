@@ -112,10 +112,10 @@ def test_twenty_and_twenty_updates_of_a_language_model_equal_forty(algorithm, tm
 def test_every_other_algorithm_goes_on_bit_for_bit_too(algorithm, tmp_path):
     chosen = settings.load(algorithm, "l1", overrides=SHORT)
 
-    def made():
-        return assemble(chosen, 3, folder=tmp_path / "store")
+    def made(store="store"):
+        return assemble(chosen, 3, folder=tmp_path / store)
 
-    assert equal(everything(halves(tmp_path, made, 4)), everything(trained(made())))
+    assert equal(everything(halves(tmp_path, made, 4)), everything(trained(made("a store of its own"))))
 
 
 def without_moments(state):

@@ -97,7 +97,7 @@ class _Part:
 
 
 def plugins_of(folder: Path) -> list[str]:
-    """The plugins a part was run with, so that they can be loaded before anything is rebuilt."""
+    """The plugins a part was run with, which have to be there before anything is rebuilt."""
     return _part(folder).part["plugins"]
 
 

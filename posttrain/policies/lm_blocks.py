@@ -6,8 +6,6 @@ masses, and that of the masses themselves (the chain rule): every term is non-ne
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import torch
 from torch import Tensor
 
@@ -29,15 +27,19 @@ def tiles(rows: int, ids: int, elements: int) -> tuple[list[slice], list[slice]]
     return pieces(rows, height), pieces(ids, max(1, min(ids, elements // height)))
 
 
-@dataclass
 class Blocks:
-    """What the blocks of n positions leave behind, in order."""
+    """What the blocks of n positions leave behind, in order: [n, B] each.
 
-    peak: list[Tensor] = field(default_factory=list)  # [n, 1] the largest logit
-    log_total: list[Tensor] = field(default_factory=list)  # [n, 1] log sum exp(logit - peak), at least 0
-    entropy: list[Tensor] = field(default_factory=list)  # [n, 1] within the block
+    The places are made beforehand: small tensors that outlive the large ones they were made among would leave holes
+    in the heap that nothing fits into.
+    """
 
-    def add(self, logits: Tensor, entropy: bool = False) -> Tensor:
+    def __init__(self, rows: int, blocks: int, like: Tensor) -> None:
+        self.peak = like.new_empty(rows, blocks)  # the largest logit
+        self.log_total = like.new_empty(rows, blocks)  # log sum exp(logit - peak), at least 0
+        self.entropy = like.new_empty(rows, blocks)  # within the block
+
+    def put(self, block: int, logits: Tensor, entropy: bool = False) -> Tensor:
         """Takes a block's logits [n, W] and makes them, in place, log-probs within the block."""
         peak = logits.amax(1, keepdim=True)
         weights = logits.sub_(peak).exp()
@@ -46,35 +48,33 @@ class Blocks:
         if entropy:
             # Never below zero: both terms are, and neither is a small difference of large ones.
             mean = torch.bmm(weights.unsqueeze(1), logits.unsqueeze(2)).squeeze(2) / total
-            self.entropy.append(log_total - mean)
-        self.peak.append(peak)
-        self.log_total.append(log_total)
+            self.entropy[:, block] = (log_total - mean).squeeze(1)
+        self.peak[:, block], self.log_total[:, block] = peak.squeeze(1), log_total.squeeze(1)
         return logits.sub_(log_total)
 
     def normaliser(self) -> tuple[Tensor, Tensor]:
         """Peak and log_total [n, 1] of all ids: log-probs are logit - peak - log_total."""
-        peaks = torch.cat(self.peak, 1)
-        peak = peaks.amax(1, keepdim=True)
-        return peak, (peaks - peak + torch.cat(self.log_total, 1)).logsumexp(1, keepdim=True)
+        peak = self.peak.amax(1, keepdim=True)
+        return peak, (self.peak - peak + self.log_total).logsumexp(1, keepdim=True)
 
     def log_masses(self) -> Tensor:
         """[n, B]: log of each block's share."""
-        return torch.log_softmax(torch.cat(self.peak, 1) + torch.cat(self.log_total, 1), dim=1)
+        return torch.log_softmax(self.peak + self.log_total, dim=1)
 
     def whole_entropy(self) -> Tensor:
         """[n], of all ids."""
         masses = self.log_masses()
-        return (masses.exp() * torch.cat(self.entropy, 1)).sum(1) + divergences.entropy(masses)
+        return (masses.exp() * self.entropy).sum(1) + divergences.entropy(masses)
 
 
-def whole_divergence(divergence: Divergence, student: Blocks, teacher: Blocks, within: list[Tensor]) -> Tensor:
-    """[n], of all ids, from those within the blocks, each [n]; several blocks only where `adds_up`."""
-    if len(within) == 1:
-        return within[0]
+def whole_divergence(divergence: Divergence, student: Blocks, teacher: Blocks, within: Tensor) -> Tensor:
+    """[n], of all ids, from those within the blocks [n, B]; several blocks only where `adds_up`."""
+    if within.shape[1] == 1:
+        return within.squeeze(1)
     mine, theirs = student.log_masses(), teacher.log_masses()
     weights = (mine if _is_reverse(divergence) else theirs).exp()
     among = divergences.divergence(divergence.kind, mine, theirs, divergence.beta)
-    return (weights * torch.stack(within, 1)).sum(1) + among
+    return (weights * within).sum(1) + among
 
 
 def adds_up(divergence: Divergence) -> bool:

@@ -170,21 +170,21 @@ def _tiles(head: Head, question: Question) -> tuple[list[slice], list[slice]]:
 
 
 def _forward(head: Head, hidden: Tensor, question: Question, blocks: list[slice]) -> Found:
-    wanted, mine, theirs, within = question.wanted, Blocks(), Blocks(), []
-    picked: Tensor | None = None
-    for ids in blocks:
+    wanted, asked = question.wanted, question.divergence
+    like = hidden.new_empty(0, dtype=torch.float64 if head.bytes == 8 else torch.float32)
+    mine, theirs = (Blocks(len(hidden), len(blocks), like) for _ in range(2))
+    picked, within = like.new_zeros(wanted.shape), torch.empty_like(mine.peak)
+    for block, ids in enumerate(blocks):
         logits = head.block(hidden, ids)
-        picked = logits.new_zeros(wanted.shape) if picked is None else picked
         take(picked, logits, wanted, ids.start)
-        student = mine.add(logits, entropy=True)
-        if question.divergence is not None:
-            teacher = theirs.add(_other(question, ids, len(head.weight)).to(student))
-            within.append(divergences.divergence(question.divergence.kind, student, teacher, question.divergence.beta))
-    assert picked is not None
+        student = mine.put(block, logits, entropy=True)
+        if asked is not None:
+            teacher = theirs.put(block, _other(question, ids, len(head.weight)).to(student))
+            within[:, block] = divergences.divergence(asked.kind, student, teacher, asked.beta)
     peak, log_total = mine.normaliser()
     apart, other = None, (None, None)
-    if question.divergence is not None:
-        apart, other = whole_divergence(question.divergence, mine, theirs, within), theirs.normaliser()
+    if asked is not None:
+        apart, other = whole_divergence(asked, mine, theirs, within), theirs.normaliser()
     return Found(picked.sub_(peak).sub_(log_total), mine.whole_entropy(), apart, peak, log_total, *other)
 
 

@@ -158,9 +158,13 @@ def _report(options: argparse.Namespace, words: list[str]) -> int:
 
 def _merge(options: argparse.Namespace, words: list[str]) -> int:
     from posttrain.evaluation import parts
-    from posttrain.registry import load_plugins
+    from posttrain.registry import ConfigError, load_plugins
 
-    load_plugins([*options.plugin, *(name for name in parts.plugins_of(options.folders[0]) if name.endswith(".py"))])
+    loaded = {plugin.name for plugin in load_plugins(options.plugin)}
+    # A part is data, and what data names is never run: whoever asks for the merge names the code.
+    missing = [name for name in parts.plugins_of(options.folders[0]) if name not in loaded]
+    if missing:
+        raise ConfigError(f"merge: the parts were run with {' '.join(missing)}. Write --plugin {missing[0]}.")
     finished = parts.merge(options.folders, options.output, verifier([]))
     for line in said_of(finished.artifact):
         print(line)

@@ -9,7 +9,7 @@ from typing import Any
 
 from posttrain.artifacts.digests import bytes_digest
 from posttrain.artifacts.documents import DocumentError, load, parse
-from posttrain.artifacts.manifest import NAMESPACES, split_reference
+from posttrain.artifacts.manifest import NAMESPACES, ManifestError, split_reference
 from posttrain.artifacts.schema import Name, violations
 
 POST_TRAINING, BENCH = "docs/post-training", "docs/bench"
@@ -137,7 +137,10 @@ def _entry(root: Path, path: Path) -> Entry:
         return Entry(file)
     if "manifest_ref" not in file.value:
         raise SuiteError(f"{file.path} names no plan; an artifact from before plans belongs into historical/")
-    namespace, name, _ = split_reference(file.value["manifest_ref"])
+    try:
+        namespace, name, _ = split_reference(file.value["manifest_ref"])
+    except ManifestError as error:
+        raise SuiteError(f"{file.path}: {error}") from None
     place = NAMESPACES[namespace]
     method = file.value["track" if version == "bench_version" else "method"]
     plan = _require(read_file(root, f"{place}/{name}.json"), "plan-v1")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from posttrain.batch import Failure, Problem
 from posttrain.registry import ConfigError, rewards
+from posttrain.rewards.base import Outcome, Verdict
 
 
 @rewards.register("reasoning_gym")
@@ -17,7 +18,7 @@ class ReasoningGymScore:
 
     tag: str | None = None  # the answer stands between the last <tag> and </tag>; null: it is the whole completion
 
-    def __call__(self, problem: Problem, text: str) -> float | Failure:
+    def __call__(self, problem: Problem, text: str) -> Outcome:
         if "scorer" not in problem.meta:
             raise ConfigError(
                 "reward: `reasoning_gym` scores tasks of dataset=reasoning_gym alone. Write reward=exact."
@@ -25,12 +26,12 @@ class ReasoningGymScore:
         if self.tag is not None:
             found = re.findall(f"<{re.escape(self.tag)}>(.*?)</{re.escape(self.tag)}>", text, re.DOTALL)
             if not found:
-                return 0.0
+                return Verdict(0.0, answered=False)
             text = found[-1]
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 value = float(problem.meta["scorer"].score_answer(text.strip(), problem.meta["entry"]))
         except Exception as error:  # code from outside: any error may come out of it
-            return Failure(f"the scorer raised {type(error).__name__}")
-        return value if 0 <= value <= 1 else Failure(f"the scorer gave {value}")
+            return Failure(f"the scorer raised {type(error).__name__}", "error")
+        return value if 0 <= value <= 1 else Failure(f"the scorer gave {value}", "error")

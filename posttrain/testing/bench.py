@@ -149,8 +149,9 @@ def _states_of(step: Step, ranks: Ranks) -> States | None:
     """The teacher's states of the rows of one rank; of the first group where it has none."""
     if step.states is None:
         return None
-    mine = shares(step.rollouts.groups, None, ranks).mine or (0,)
-    return States(step.states.hidden[step.rollouts.rows_of(mine)], step.states.project)
+    rollouts = step.batch.rollouts
+    mine = shares(rollouts.groups, None, ranks).mine or (0,)
+    return States(step.states.hidden[rollouts.rows_of(mine)], step.states.project)
 
 
 @dataclass(frozen=True)

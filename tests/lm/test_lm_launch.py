@@ -46,7 +46,7 @@ class EarlyWords:
 """
 WORDS = [
     "dataset=some-words", "reward=early-words", "evaluation.accuracy=early-words", "evaluation.reward=early-words",
-    "steps=3", "seeds=1-2", "problems_per_step=5", "group_size=3", "micro_batch_size=3", "learning_rate=0.3",
+    "steps=3", "seeds=1-2", "problems_per_step=5", "group_size=3", "micro_batch_size=3", "learning_rate=0.05",
     "optim=sgd", "policy.max_completion_tokens=6", "minibatch_problems=3", "eval_steps=3", "max_grad_norm=null",
 ]  # fmt: skip
 

@@ -118,7 +118,7 @@ def truncated(k: int, student: list[float], kind="forward_kl") -> tuple[float, f
     signals = Signals(teacher=targets)
     batch = made.prepare(shown, signals)
     averages = Averages()
-    track_step(averages, batch, signals)
+    track_step(averages, shown, batch, signals)
     held = averages.means(Ranks())["teacher_support_mass"]
     return float(made.loss(scores, batch).detach()[shown.mask].mean()), held
 

@@ -250,6 +250,13 @@ def test_every_registered_dataset_is_in_the_catalogue_with_its_options(published
         assert all(f"`{option}`" in row for option in dataset.defaults)
 
 
+def test_an_artifact_whose_plan_lies_in_no_known_namespace_is_named(root):
+    name = "docs/post-training/2305.18290-dpo/metrics/study-preferences-seeds42-47.json"
+    edit_json(root / name, lambda value: value.update(manifest_ref=value["manifest_ref"].replace("post", "posu")))
+    with pytest.raises(SuiteError, match=rf"{name}: the namespace 'posu-training' is unknown"):
+        build.build(root, methods(), datasets())
+
+
 def test_an_artifact_of_a_method_that_nobody_registered_is_named(root):
     known = [method for method in methods() if method.name != "dpo"]
     with pytest.raises(SuiteError, match="is of 'dpo', which is not registered"):

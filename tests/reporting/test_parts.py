@@ -5,6 +5,8 @@ import shutil
 import pytest
 from small_runs import CONTROLLED, as_clean, command, edit_json, snapshot, verify
 
+from posttrain.artifacts import documents
+from posttrain.artifacts.digests import content_digest
 from posttrain.evaluation import parts
 from posttrain.registry import ConfigError
 
@@ -45,6 +47,20 @@ def test_a_study_with_probes_and_claims_merges_to_the_same_bytes(tmp_path):
         assert command(*words, "--only-seed", str(seed), "--output", str(tmp_path / f"seed-{seed}"))[0] == 0
     assert command("merge", *(str(tmp_path / f"seed-{s}") for s in (42, 43)), "--output", str(tmp_path / "m"))[0] == 0
     assert (tmp_path / "m/artifact.json").read_bytes() == (tmp_path / "whole/artifact.json").read_bytes()
+
+
+def test_code_that_a_part_names_is_not_run_unasked(pieces, tmp_path, capsys):
+    """R9: a part is data, which may come from anywhere."""
+    marker, code, folder = tmp_path / "marker", tmp_path / "code.py", tmp_path / "seed-42"
+    code.write_text(f"import pathlib\npathlib.Path({str(marker)!r}).touch()\n")
+    shutil.copytree(pieces / "seed-42", folder)
+    document = documents.read(folder / parts.PART)
+    document["part"]["plugins"] = [str(code)]
+    document["part_sha256"] = content_digest(document["part"])
+    (folder / parts.PART).write_bytes(documents.dumps(document))
+    assert command("merge", str(folder), "--output", str(tmp_path / "merged"))[0] == 2
+    assert f"Write --plugin {code}" in capsys.readouterr().err
+    assert not marker.exists()
 
 
 def test_every_part_is_a_verified_run_of_its_seed(pieces):
