@@ -23,6 +23,7 @@ from posttrain.artifacts import documents, lock, manifest
 from posttrain.artifacts.bench_statistics import best_cell, summary
 from posttrain.artifacts.digests import code_digest, content_digest
 from posttrain.artifacts.lock import exclusive
+from posttrain.assembly import pin
 from posttrain.bench import planning, records
 from posttrain.bench.options import Bench, load
 from posttrain.bench.track import Cell, Result
@@ -85,6 +86,7 @@ def _run(
     started: datetime,
 ) -> Finished:
     _open(folder, plan)
+    pin()  # the record says how many threads there are, also where other processes do the work
     origin = {"plan_sha256": plan["plan_sha256"], "code": code_digest(records.PACKAGE)}
     tuning = {(arm, i): bench.tuning_seeds for arm in ARMS for i in range(len(bench.track.sweep))}
     with _pool(bench, jobs) as pool:

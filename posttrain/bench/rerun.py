@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from posttrain.artifacts.bench_statistics import summary
 from posttrain.artifacts.bench_verify import as_artifact, is_bench
 from posttrain.artifacts.documents import plain
 from posttrain.artifacts.evidence import Evidence, gather, read_document
@@ -175,7 +176,7 @@ def _signature(bench: Bench, artifact: Mapping[str, Any], done: Mapping[Unit, Re
         results=Results({arm: [{"measures": result.measures} for result in results[arm]] for arm in ARMS}),
         settings={arm: bench.track.cells(ideas[arm])[best[arm]] for arm in ARMS},
         best={arm: artifact[arm]["best_cfg"] for arm in ARMS},
-        idea_sweep=artifact["protocol"]["idea_sweep"],
+        idea_sweep=[{**cell, **summary(cell["per_seed"])} for cell in artifact["protocol"]["idea_sweep"]],
     )
     again = plain(records.signature(bench, found))
     apart = list(differences(artifact["mechanism_signature"], again, ""))

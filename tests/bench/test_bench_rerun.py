@@ -49,6 +49,26 @@ def test_what_was_trained_is_trained_again_to_the_bit(run: Path) -> None:
     assert not [item for item in report.not_checked if item.startswith("V3")]
 
 
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("sequence", ["data.train_examples=24", "data.test_examples=8", "data.length=12", "settings.epochs=1"]),
+        (
+            "semantic_pushforward_classification",
+            ["data.train_examples=32", "data.test_examples=20", "settings.epochs=1"],
+        ),
+        ("bandit_policy_gradient", ["data.train_examples=8", "data.validation_examples=8", "settings.steps=2"]),
+    ],
+)
+def test_so_it_is_on_every_other_track_and_whatever_the_number_of_processes(
+    name: str, words: list[str], tmp_path: Path
+) -> None:
+    conduct(load(name, overrides=[*words, *SMALL[-2:]]), tmp_path / "run", jobs=2)
+    checks = third(again(tmp_path / "run"))
+    assert {name: check.status for name, check in checks.items()} == {"rerun": "passed", "signature again": "passed"}
+    assert "(the same environment class, every bit)" in checks["rerun"].message
+
+
 def test_without_a_budget_the_first_seed_of_both_arms_runs_and_the_rest_is_named(run: Path) -> None:
     report = again(run, 0.0)
     assert third(report)["rerun"].message.startswith("2 of 18")
