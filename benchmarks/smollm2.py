@@ -21,7 +21,7 @@ import numpy as np
 HELD_OUT = 32
 LENGTH = 24  # tokens of an answer
 JUDGED = ["reward=numeric", "evaluation.accuracy=numeric", "evaluation.reward=numeric"]
-SHARED = ["seeds=0", "group_size=8", "eval_steps=15", f"policy.max_completion_tokens={LENGTH}"]
+SHARED = ["seeds=0", "eval_steps=20", f"policy.max_completion_tokens={LENGTH}"]
 
 
 def main() -> None:
@@ -29,7 +29,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path)
     parser.add_argument("output", type=Path)
-    parser.add_argument("--steps", type=int, default=40, help="of GRPO; distillation takes half of them")
+    parser.add_argument("--steps", type=int, default=20, help="of GRPO; distillation takes half of them")
     options = parser.parse_args()
     options.output.mkdir(parents=True, exist_ok=True)
     train, held_out = write_sums(options.output)
@@ -45,10 +45,18 @@ def main() -> None:
 
     evaluated("before", options.model)
     steps = options.steps
-    trained("grpo", "grpo", f"steps={steps}", "problems_per_step=4", "learning_rate=2e-5", "micro_batch_size=16")
+    trained(
+        "grpo",
+        "grpo",
+        f"steps={steps}",
+        "problems_per_step=4",
+        "group_size=8",
+        "learning_rate=3e-5",
+        "micro_batch_size=32",
+    )
     evaluated("after-grpo", options.output / "grpo", "--against", str(options.output / "before"))
     teacher = f"teacher.model={options.output / 'grpo' / 'model' / 'seed-0'}"
-    distilled = [f"steps={steps // 2}", "problems_per_step=16", "group_size=1", "learning_rate=1e-5"]
+    distilled = [f"steps={steps // 2}", "problems_per_step=32", "group_size=1", "learning_rate=3e-5"]
     trained("sparse-opd", "sparse-opd", *distilled, "teacher=frozen", teacher)
     trained("opsd", "opsd", *distilled, "teacher=privileged")
     for name in ("sparse-opd", "opsd"):
