@@ -14,6 +14,7 @@ from posttrain.bench.cli import add_verbs
 from posttrain.evaluation.cli import add_verbs as add_eval
 from posttrain.reporting.cli import add_verbs as add_reporting
 from posttrain.teachers.cli import add_verbs as add_caches
+from posttrain.verbs import Parser, Run, add_plugin, add_verb, refuse_misspelt_options
 
 if TYPE_CHECKING:
     from posttrain.evaluation.experiment import Experiment
@@ -29,6 +30,9 @@ examples:
 """
 
 
+SETTINGS = "Settings are written key=value; `posttrain explain ALGO` lists them with their defaults."
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command. Exit codes: 0 done, 1 failed, 2 wrong input, 3 not verifiable, 130 and 143 stopped."""
     parser = _parser()
@@ -38,6 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     if words and not options.settings:
         parser.error(f"{options.verb} takes no {' '.join(words)}")
+    refuse_misspelt_options(options.parser, words)
     from posttrain.registry import ConfigError
     from posttrain.stopping import EXIT_CODE, Stopped
 
@@ -68,7 +73,7 @@ def process() -> NoReturn:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="posttrain",
         description="Post-training research in which a claim cannot outrun its evidence.",
         epilog=EPILOG,
@@ -78,12 +83,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"posttrain {__version__}")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB")
 
-    def verb(name: str, run: Any, text: str, settings: bool = False) -> argparse.ArgumentParser:
-        added = verbs.add_parser(name, help=text, description=text, allow_abbrev=False)
-        if settings:
-            added.epilog = "Settings are written key=value; `posttrain explain ALGO` lists them with their defaults."
-        added.set_defaults(run=run, settings=settings)
-        return added
+    def verb(name: str, run: Run, text: str, settings: bool = False) -> argparse.ArgumentParser:
+        return add_verb(verbs, name, run, text, settings=settings, epilog=SETTINGS if settings else None)
 
     for name, run, text in (
         ("train", _train, "train one algorithm, measure it and write the artifact"),
@@ -122,10 +123,10 @@ def _parser() -> argparse.ArgumentParser:
         "--budget", type=float, metavar="S", help="seconds an artifact may take to run again (default: 60)"
     )
     added.add_argument("--json", action="store_true", help="machine-readable report")
-    added.add_argument("--plugin", action="append", default=[], metavar="M|F.py", help="where the dataset comes from")
+    add_plugin(added, "where the dataset comes from")
     added = verb("list", _list, "algorithms, policies, teachers, datasets, rewards, studies and configurations")
     added.add_argument("--json", action="store_true")
-    added.add_argument("--plugin", action="append", default=[], metavar="M|F.py")
+    add_plugin(added)
     added = verb("new", _new, "write a running starting point")
     added.add_argument("what", choices=["algorithm"])
     added.add_argument("name", metavar="NAME")
@@ -148,7 +149,7 @@ def _add_source(parser: argparse.ArgumentParser) -> None:
 def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", type=Path, metavar="DIR", help="the run folder (default: a new one under runs/)")
     parser.add_argument("--jobs", type=int, metavar="N", help="processes that share the seeds; changes no number")
-    parser.add_argument("--plugin", action="append", default=[], metavar="M|F.py", help="what registers further names")
+    add_plugin(parser)
 
 
 def _add_only_seed(parser: argparse.ArgumentParser) -> None:

@@ -22,6 +22,8 @@ from posttrain.registry import ConfigError, Registry, did_you_mean
 from posttrain.shorthand import expanded
 
 TIERS = {"l0": "l0_smoke", "l1": "l1_mechanism", "l2": "l2_tiny_lm", "l3": "l3_real_model"}
+# Tiers whose artifacts repeat bit for bit: one thread, deterministic kernels, and ranks that share seeds, not rows.
+REPEATABLE = ("l0", "l1", "l2")
 # A real checkpoint starts from the tiny model's configuration, with a step size for trained weights.
 REAL: dict[str, Any] = {"tier": "l3", "learning_rate": 1e-5, "teacher": None, "policy": {"name": "causal_lm"}}
 # What judges answers to data that the command names, where it names no reward; exact for all others.

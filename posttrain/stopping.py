@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import signal
 import threading
 from collections.abc import Iterator
@@ -48,3 +50,15 @@ def listening() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
         _asked.clear()
         _shared.clear()
+
+
+def end_with_parent() -> None:
+    """From now on this process ends when the one that started it does: killed with -9, that one can tell nobody."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        threading.Thread(target=_wait_and_end, args=(parent,), daemon=True).start()
+
+
+def _wait_and_end(parent: Any) -> None:
+    parent.join()
+    os._exit(1)

@@ -374,3 +374,27 @@ def test_files_that_are_there_are_never_overwritten(capsys):
     assert "my_opd.py exists already" in said(capsys, "new", "algorithm", "my-opd", code=2)
     assert left_behind() == ["my_opd.py"]
     assert Path("my_opd.py").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        ("trian grpo", "Did you mean `train`?"),
+        ("cache bild grpo", "Did you mean `build`?"),
+        ("docs chekc", "Did you mean `check`?"),
+        ("train grpo --save-step 5", "there is no option --save-step. Did you mean --save-steps?"),
+        ("eval tiny:student --datset=steps", "there is no option --datset. Did you mean --dataset?"),
+        ("bench run sequence --job 2", "there is no option --job. Did you mean --jobs?"),
+    ],
+)
+def test_a_misspelt_verb_or_option_gets_its_neighbour(words, meant, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(words.split())
+    assert ended.value.code == 2
+    assert meant in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("word", ["--steps", "--learning_rate=0.1"])
+def test_a_setting_with_dashes_is_no_misspelt_option(word, capsys):
+    assert main(["train", "grpo", word]) == 2
+    assert "settings are written without dashes. Write" in capsys.readouterr().err

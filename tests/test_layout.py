@@ -40,6 +40,7 @@ ARROWS = {
     "microscope": "batch algorithms.base policies.base teachers.base",
     "phases": "",
     "stopping": "",
+    "verbs": "",
     "optimization": "ranges",
     "checkpoint": "artifacts registry",
     "shares": "batch ranks",

@@ -3,7 +3,7 @@
 import pytest
 
 from posttrain.batch import Failure, Problem
-from posttrain.data.reasoning_gym import SHUFFLED, ReasoningGym, score
+from posttrain.data.reasoning_gym import SHUFFLED, ReasoningGym
 from posttrain.evaluation.records import dataset_fingerprint, drawn_splits
 from posttrain.registry import ConfigError
 from posttrain.rewards.base import Verdict
@@ -106,19 +106,20 @@ def test_the_answer_may_stand_in_a_tag_and_a_completion_without_it_is_wrong():
 
 
 def test_a_scorer_that_raises_or_leaves_the_range_is_a_failure_and_not_a_zero():
-    class Broken:
-        def __init__(self, value):
-            self.value = value
-
-        def score_answer(self, answer, entry):
-            return float(self.value)
-
     def problem(value):
-        return Problem("p", "", "", meta={"scorer": Broken(value), "entry": {}})
+        return Problem("p", "", "", meta={"score": lambda answer: float(value)})
 
-    assert ReasoningGymScore()(problem("x"), "1") == Failure("the scorer raised ValueError", "error")
+    assert ReasoningGymScore()(problem("x"), "1") == Failure("the scorer raised ValueError")
     assert ReasoningGymScore()(problem(7), "1") == Failure("the scorer gave 7.0", "error")
     assert ReasoningGymScore()(problem(0.25), "1") == 0.25
+
+
+def test_a_completion_that_a_scorer_cannot_read_leaves_the_run_alone():
+    """`prime_factorization` turns what it is given into whole numbers: words make it raise."""
+    problems = build(task="prime_factorization").train[:4]
+    outcomes = [ReasoningGymScore()(problem, "I do not know.") for problem in problems]
+    assert outcomes == [Failure("the scorer raised ValueError")] * 4
+    assert not any(outcome.broke_down for outcome in outcomes)
 
 
 def test_the_reward_needs_its_dataset_and_says_so():
@@ -144,7 +145,7 @@ def test_every_task_is_accepted_with_a_right_scorer_or_refused_with_a_reason(mon
             assert "cannot be trusted" in str(error)  # noqa: PT017
             refused.add(task)
             continue
-        assert all(score(p.meta["scorer"], p.answer, p.meta["entry"]) >= 0.99 for p in made.train)
+        assert all(p.meta["score"](p.answer) >= 0.99 for p in made.train)
     assert refused == {
         "boxnet", "game_of_life_halting", "graph_color", "propositional_logic", "rubiks_cube", "rush_hour",
     }  # fmt: skip

@@ -25,6 +25,7 @@ from posttrain.registry import ConfigError
 
 ALGORITHMS = ("sparse-opd", "grpo", "ppo", "dpo")
 SMALL = {"l1": {}, "l2": {"dataset.train_examples": 32, "dataset.validation_examples": 8, "problems_per_step": 4}}
+ELSEWHERE = torch.Generator().manual_seed(11).get_state()
 SHORT = {"steps": 8, "eval_steps": 4, "tune": None, "seeds": "3"}
 
 
@@ -117,6 +118,30 @@ def test_every_other_algorithm_goes_on_bit_for_bit_too(algorithm, tmp_path):
         return assemble(chosen, 3, folder=tmp_path / store)
 
     assert equal(everything(halves(tmp_path, made, 4)), everything(trained(made("a store of its own"))))
+
+
+def test_a_snapshot_that_was_taken_on_the_way_is_there_again(tmp_path):
+    chosen = config("sparse-opd", **{"teacher.refresh_every": 3})
+
+    def made():
+        return assemble(chosen, 3)
+
+    whole = trained(made())
+    assert whole.teacher.events().rollout_policy_refreshes == 2
+    assert equal(everything(halves(tmp_path, made, 4)), everything(whole))
+
+
+def test_dropout_of_adapters_goes_on_where_it_was(tmp_path):
+    """BR-19: dropout draws from torch's global stream, which another process has not drawn from."""
+    chosen = config("grpo", "l2", **{"policy.lora.rank": 2, "policy.lora.dropout": 0.3})
+
+    def made():
+        return assemble(chosen, 3)
+
+    whole = everything(trained(made()))
+    assert equal(everything(halves(tmp_path, made, 4)), whole)
+    # The control: what another process would have drawn is not the same.
+    assert not equal(everything(halves(tmp_path, made, 4, lambda state: {**state, "torch_stream": ELSEWHERE})), whole)
 
 
 def without_moments(state):
@@ -264,6 +289,54 @@ def test_sigterm_saves_after_the_current_update_and_the_run_goes_on(tmp_path):
     assert left_behind(tmp_path / "run") == left_behind(tmp_path / "whole")
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
     assert not stopping.requested()
+
+
+def spread(made: Experiment, folder: Path) -> int:
+    """The run over two processes, in a process of its own; the first checkpoint says that both are at work."""
+    child = os.fork()
+    if child:
+        while not list(folder.rglob("step-*.json")):
+            time.sleep(0.01)
+        return child
+    try:
+        os.setpgid(0, 0)
+        conduct(made, folder, jobs=2, save_steps=1)
+    except stopping.Stopped:
+        os._exit(stopping.EXIT_CODE)
+    except BaseException:
+        os._exit(1)
+    os._exit(0)
+
+
+def processes_of(group: int) -> list[int]:
+    """Processes of a group that are still alive."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _, pgrp = path.read_text().rpartition(")")[2].split()[:3]
+        except OSError:
+            continue
+        if int(pgrp) == group and state not in "ZX":
+            found.append(int(path.parent.name))
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks into /proc")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_processes_that_share_the_seeds_end_with_the_one_that_started_them(number, tmp_path):
+    """Asked to stop, they save; where their parent is killed, nobody goes on writing into the folder."""
+    made = experiment("grpo", seeds="3-4", steps=400, eval_steps=400)
+    folder = tmp_path / "run"
+    child = spread(made, folder)
+    os.kill(child, number)
+    assert code_of(child) == (stopping.EXIT_CODE if number == signal.SIGTERM else -signal.SIGKILL)
+    deadline = time.monotonic() + 20
+    while processes_of(child) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert processes_of(child) == []
+    conduct(made, folder, resume=True)
+    conduct(made, tmp_path / "whole")
+    assert left_behind(folder) == left_behind(tmp_path / "whole")
 
 
 def test_a_complete_run_is_not_run_again(tmp_path):

@@ -48,7 +48,10 @@ def gap_closed(artifact: Mapping[str, Any]) -> Gap | None:
 
 
 def share(run: Mapping[str, Any]) -> float | None:
-    """The closed share of one run; 1 is the teacher's accuracy, below 0 is a loss; None without a positive gap."""
-    start = run["baseline"]["accuracy"]
-    gap = run["measures"][TEACHER] - start
-    return (run["final"]["accuracy"] - start) / gap if gap > 0 else None
+    """The closed share of one run."""
+    return share_closed(run["baseline"]["accuracy"], run["final"]["accuracy"], run["measures"][TEACHER])
+
+
+def share_closed(start: float, end: float, teacher: float) -> float | None:
+    """1 is the teacher's accuracy, below 0 is a loss; None where the start left no gap to close."""
+    return (end - start) / (teacher - start) if teacher > start else None

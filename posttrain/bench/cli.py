@@ -6,6 +6,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from posttrain.verbs import add_group, add_plugin, add_verb
+
 EPILOG = """\
 examples:
   posttrain bench list
@@ -20,42 +22,30 @@ examples:
 def add_verbs(verbs: Any) -> None:
     """Adds `bench` with its own verbs to the command line's."""
     text = "an idea against a tuned baseline on a tiny model, in minutes"
-    bench = verbs.add_parser(
-        "bench",
-        help=text,
-        description=text,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+    own = add_group(verbs, "bench", text, epilog=EPILOG)
+    added = add_verb(own, "list", _list, "the tracks")
+    add_plugin(added, "what registers further tracks")
+    added = add_verb(
+        own,
+        "run",
+        _run,
+        "run a track, or go on with a run that was killed",
+        settings=True,
+        epilog="Settings are written key=value: evaluation_seeds=0-11, protocol=recorded, settings.epochs=4, ...",
     )
-    bench.set_defaults(run=lambda options, words: _help(bench), settings=False)
-    own = bench.add_subparsers(dest="bench_verb", metavar="VERB")
-    added = own.add_parser("list", help="the tracks", allow_abbrev=False)
-    added.add_argument("--plugin", action="append", default=[], metavar="M|F.py", help="what registers further tracks")
-    added.set_defaults(run=_list)
-    added = own.add_parser("run", help="run a track, or go on with a run that was killed", allow_abbrev=False)
-    added.epilog = "Settings are written key=value: evaluation_seeds=0-11, protocol=recorded, settings.epochs=4, ..."
     added.add_argument("track", metavar="TRACK|FILE.py")
     added.add_argument("--idea", metavar="FILE.py", help="a file that defines `idea`; without it the track's own")
     added.add_argument("--config", metavar="FILE", help="settings in YAML")
     added.add_argument("--output", type=Path, metavar="DIR", help="the run folder (default: one under runs/)")
     added.add_argument("--jobs", type=int, default=1, metavar="N", help="processes; changes no number")
-    added.add_argument("--plugin", action="append", default=[], metavar="M|F.py", help="what registers further tracks")
-    added.set_defaults(run=_run, settings=True)
-    added = own.add_parser("new", help="write a running starting point", allow_abbrev=False)
+    add_plugin(added, "what registers further tracks")
+    added = add_verb(own, "new", _new, "write a running starting point")
     added.add_argument("what", choices=["idea", "track"])
     added.add_argument("name", metavar="NAME")
     added.add_argument("--directory", type=Path, default=Path(), metavar="DIR")
-    added.set_defaults(run=_new)
-    added = own.add_parser("report", help="table and figure again; several with Holm", allow_abbrev=False)
+    added = add_verb(own, "report", _report, "table and figure again; several with Holm")
     added.add_argument("paths", metavar="ARTIFACT", nargs="+", type=Path)
     added.add_argument("--output", type=Path, metavar="FILE.svg", help="the figure (default: a file under runs/)")
-    added.set_defaults(run=_report)
-
-
-def _help(parser: argparse.ArgumentParser) -> int:
-    parser.print_help()
-    return 0
 
 
 def _list(options: argparse.Namespace, words: list[str]) -> int:

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import math
 import multiprocessing
-import os
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
@@ -32,6 +30,7 @@ from posttrain.evaluation.work import deaf_to_interrupts
 from posttrain.registry import ConfigError
 from posttrain.reporting.bench_figures import track as track_figure
 from posttrain.reporting.figures import FigureError, draw
+from posttrain.stopping import end_with_parent
 
 ARMS = ("baseline", "idea")
 FIGURE = "figure.svg"
@@ -244,17 +243,9 @@ _loaded: list[Bench] = []  # of a worker process, which serves one bench
 
 
 def _prepare(request: tuple[Any, ...]) -> None:
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    end_with_parent()
     name, idea, overrides, config, plugins = request
     _loaded[:] = [load(name, idea, overrides, config, plugins)]
-
-
-def _end_with_parent() -> None:
-    """A worker whose parent was killed would wait for work for ever."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
 
 
 def _perform_here(unit: Unit) -> Result:

@@ -12,6 +12,7 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -133,16 +134,21 @@ class ReasoningGym:
 
 def _problem(name: str, entry: Mapping[str, Any], scorer: Any) -> Problem:
     question, answer = str(entry["question"]), str(entry["answer"])
-    meta = {**entry.get("metadata", {}), "entry": entry, "scorer": scorer}
+    meta = {**entry.get("metadata", {}), "entry": entry, "score": partial(scored, scorer, entry=entry)}
     meta.pop("messages", None)
     return Problem(name, question, answer, drawn=vars(_Drawn(question, answer)), meta=meta)
 
 
+def scored(scorer: Any, answer: Any, entry: Mapping[str, Any]) -> float:
+    """What the task's own scorer says of an answer; it may raise anything on what it cannot read."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return float(scorer.score_answer(answer, entry))
+
+
 def score(scorer: Any, answer: Any, entry: Mapping[str, Any]) -> float:
-    """What the task's scorer says of an answer; 0 where it raises, as scorers do on what they cannot read."""
+    """`scored`, or 0 where the scorer raises."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return float(scorer.score_answer(answer, entry))
+        return scored(scorer, answer, entry)
     except Exception:  # code from outside: any error may come out of it
         return 0.0

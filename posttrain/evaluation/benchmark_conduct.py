@@ -30,7 +30,7 @@ from posttrain.evaluation.checkpoints import Subject
 from posttrain.policies.causal_lm import CausalLMPolicy
 from posttrain.policies.lm_loading import Lora
 from posttrain.registry import ConfigError, Plugin
-from posttrain.settings import TIERS
+from posttrain.settings import REPEATABLE, TIERS
 from posttrain.tiny import located
 
 PARTS = ("config.yaml", "plan.json", ITEMS, "artifact.json", "execution.json")
@@ -72,7 +72,7 @@ def conduct(
         raise ConfigError(f"--output: {output} is not an empty folder. Choose a new one, or remove it.")
     if isinstance(against, Subject):
         against = _apart(against.asked_with(subject.seeds), subject)
-    if records.tier_of([subject, against] if isinstance(against, Subject) else [subject]) == "l2":
+    if records.tier_of([subject, against] if isinstance(against, Subject) else [subject]) in REPEATABLE:
         pin()
     session = _Session(subject, benchmark, against, tuple(plugins), watch, tuple(argv))
     return session.run(output)

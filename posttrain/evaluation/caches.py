@@ -12,7 +12,7 @@ import numpy as np
 
 from posttrain.assembly import assemble, pin
 from posttrain.registry import ConfigError
-from posttrain.settings import TrainConfig
+from posttrain.settings import REPEATABLE, TrainConfig
 from posttrain.teachers.base import Found
 from posttrain.teachers.cached import CachedTeacher
 from posttrain.teachers.store import HEADER, CorruptEntry, Store, read_header, shelves
@@ -49,7 +49,7 @@ def buildable(config: TrainConfig, store: str | None) -> TrainConfig:
 
 def fill(config: TrainConfig) -> Iterator[Filled]:
     """Fills the store of a run that is `buildable`: completions drawn once, or data rows, of its training problems."""
-    if config.tier != "l3":
+    if config.tier in REPEATABLE:
         pin()
     for seed in config.seeds:
         with tempfile.TemporaryDirectory() as scratch:

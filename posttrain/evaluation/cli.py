@@ -6,6 +6,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from posttrain.verbs import add_plugin, add_verb
+
 EPILOG = """\
 examples:
   posttrain eval tiny:student --dataset steps dataset.validation_examples=200 --samples 8 --k 1,4,8
@@ -20,15 +22,7 @@ Settings are written key=value, as in training: policy.*, dataset.*, reward=NAME
 def add_verbs(verbs: Any) -> None:
     """Adds `eval` to the command line's verbs."""
     text = "greedy accuracy and pass@k of a run's models or of any model, with intervals"
-    added = verbs.add_parser(
-        "eval",
-        help=text,
-        description=text,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    added.set_defaults(run=_eval, settings=True)
+    added = add_verb(verbs, "eval", _eval, text, settings=True, epilog=EPILOG)
     added.add_argument("model", metavar="RUN|MODEL", help="a run folder, a model folder, tiny:NAME or a hub id")
     added.add_argument("--dataset", metavar="NAME|FILE", help="what is asked (default: the run's own)")
     added.add_argument(
@@ -41,7 +35,7 @@ def add_verbs(verbs: Any) -> None:
     added.add_argument("--against", metavar="RUN|MODEL|EVAL", help="another model, run or finished evaluation")
     added.add_argument("--seed", type=int, metavar="N", help="of data and samples; of a run, the seed to evaluate")
     added.add_argument("--output", type=Path, metavar="DIR", help="the folder (default: a new one under runs/)")
-    added.add_argument("--plugin", action="append", default=[], metavar="M|F.py", help="what registers further names")
+    add_plugin(added)
 
 
 def _eval(options: argparse.Namespace, words: list[str]) -> int:

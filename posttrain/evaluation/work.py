@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from posttrain import stopping
 from posttrain.evaluation import saving
 from posttrain.ranks import Ranks
+from posttrain.settings import REPEATABLE
 
 if TYPE_CHECKING:
     from posttrain.trainer import Outcome
@@ -83,12 +84,12 @@ def _perform(unit: Unit, step: Callable[[Mapping[str, Any]], None], ranks: Ranks
     from posttrain.tracking import judge
 
     config = settings.resolve(unit.config, unit.algorithm)
-    if config.tier != "l3":
+    if config.tier in REPEATABLE:
         pin()
     problems = config.dataset.build(unit.seed)
     store = unit.folder / "teacher-cache" / f"seed-{unit.seed}"
     trainer = assemble(config, unit.seed, problems=problems, folder=store, ranks=ranks)
-    trainer.phases.memory = config.tier in ("l2", "l3")
+    trainer.phases.memory = isinstance(trainer.policy, CausalLMPolicy)  # others are too quick to look at the kernel
     saver = saving.Saver(unit, trainer)
     saver.resume()
 
@@ -166,7 +167,7 @@ def perform_all(
     step: Callable[[Mapping[str, Any]], None],
 ) -> list[Done]:
     """All units in the given order, on every rank. `progress(i)` is told of each finished unit of this process."""
-    if ranks.size > 1 and all(unit.config["tier"] == "l3" for unit in units):
+    if ranks.size > 1 and not any(unit.config["tier"] in REPEATABLE for unit in units):
         return list(_jointly(units, ranks, progress, step))
     mine = [(i, unit) for i, unit in enumerate(units) if i % ranks.size == ranks.rank]
     found: dict[int, Done] = {}
@@ -244,6 +245,7 @@ def _prepare(plugins: tuple[str, ...], stop: Any) -> None:
     from posttrain.assembly import pin
     from posttrain.registry import load_plugins
 
+    stopping.end_with_parent()
     stopping.share(stop)
     signal.signal(signal.SIGTERM, stopping.request)
     pin()

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from posttrain.reporting.actions import FAILED, datasets_of, methods_of, rerun_published, say, verifier
+from posttrain.verbs import Run, add_group, add_plugin, add_verb
 
 UNUSABLE = 3
 
@@ -14,16 +15,12 @@ UNUSABLE = 3
 def add_verbs(verbs: Any) -> None:
     """Adds the verbs of reporting to the command line's."""
 
-    def verb(parent: Any, name: str, run: Any, text: str) -> argparse.ArgumentParser:
-        added = parent.add_parser(name, help=text, description=text, allow_abbrev=False)
-        added.set_defaults(run=run, settings=False)
-        added.add_argument(
-            "--plugin", action="append", default=[], metavar="M|F.py", help="what registers further names"
-        )
+    def verb(parent: Any, name: str, run: Run, text: str) -> argparse.ArgumentParser:
+        added = add_verb(parent, name, run, text)
+        add_plugin(added)
         return added
 
-    docs = verb(verbs, "docs", lambda options, words: _help(docs), "pages and figures from the published artifacts")
-    own = docs.add_subparsers(dest="docs_verb", metavar="VERB")
+    own = add_group(verbs, "docs", "pages and figures from the published artifacts")
     added = verb(own, "build", _build, "write every page and figure again")
     added.add_argument("--root", type=Path, default=Path(), metavar="DIR", help="the folder with docs/ (default: .)")
     added.add_argument("--rerun", metavar="WHAT", help="first run again: l0, l1, l2, bench or methods, with commas")
@@ -41,11 +38,6 @@ def add_verbs(verbs: Any) -> None:
     added = verb(verbs, "merge", _merge, "put runs of single seeds (--only-seed) together, to the same bytes")
     added.add_argument("folders", metavar="RUN", type=Path, nargs="+")
     added.add_argument("--output", type=Path, metavar="DIR", help="the run folder (default: a new one under runs/)")
-
-
-def _help(parser: argparse.ArgumentParser) -> int:
-    parser.print_help()
-    return 0
 
 
 # -- docs -----------------------------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import warnings
 from dataclasses import dataclass
 
 from posttrain.batch import Failure, Problem
@@ -19,7 +18,7 @@ class ReasoningGymScore:
     tag: str | None = None  # the answer stands between the last <tag> and </tag>; null: it is the whole completion
 
     def __call__(self, problem: Problem, text: str) -> Outcome:
-        if "scorer" not in problem.meta:
+        if "score" not in problem.meta:
             raise ConfigError(
                 "reward: `reasoning_gym` scores tasks of dataset=reasoning_gym alone. Write reward=exact."
             )
@@ -29,9 +28,7 @@ class ReasoningGymScore:
                 return Verdict(0.0, answered=False)
             text = found[-1]
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                value = float(problem.meta["scorer"].score_answer(text.strip(), problem.meta["entry"]))
-        except Exception as error:  # code from outside: any error may come out of it
-            return Failure(f"the scorer raised {type(error).__name__}", "error")
+            value = problem.meta["score"](text.strip())
+        except Exception as error:  # scorers raise on what they cannot read: that is the completion's doing, not theirs
+            return Failure(f"the scorer raised {type(error).__name__}")
         return value if 0 <= value <= 1 else Failure(f"the scorer gave {value}", "error")

@@ -6,6 +6,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from posttrain.verbs import add_group, add_plugin, add_verb
+
 FAILED = 1
 EPILOG = """\
 examples:
@@ -19,38 +21,27 @@ examples:
 def add_verbs(verbs: Any) -> None:
     """Adds `cache` with its own verbs to the command line's."""
     text = "stores of teachers' answers: fill one before a run, describe it, check it"
-    cache = verbs.add_parser(
-        "cache",
-        help=text,
-        description=text,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+    own = add_group(verbs, "cache", text, epilog=EPILOG)
+    added = add_verb(
+        own,
+        "build",
+        _build,
+        "ask the teacher once about every completion known before",
+        settings=True,
+        epilog="Settings are written key=value, as for `posttrain train`; the run then needs the same ones.",
     )
-    cache.set_defaults(run=lambda options, words: _help(cache), settings=False)
-    own = cache.add_subparsers(dest="cache_verb", metavar="VERB")
-    added = own.add_parser("build", help="ask the teacher once about every completion known before", allow_abbrev=False)
-    added.epilog = "Settings are written key=value, as for `posttrain train`; the run then needs the same ones."
     added.add_argument("algorithm", metavar="ALGO")
     added.add_argument("--tier", metavar="TIER", help="l0, l1 (the default), l2, or l3")
     added.add_argument("--config", metavar="NAME|FILE", help="one of the algorithm's own configurations, or a file")
     added.add_argument("--store", metavar="DIR", help="the same as teacher.store=DIR")
-    added.add_argument("--plugin", action="append", default=[], metavar="M|F.py", help="what registers further names")
+    add_plugin(added)
     added.add_argument("--json", action="store_true")
-    added.set_defaults(run=_build, settings=True)
-    added = own.add_parser("info", help="teachers, entries, tokens, bytes per token", allow_abbrev=False)
+    added = add_verb(own, "info", _info, "teachers, entries, tokens, bytes per token")
     added.add_argument("store", metavar="STORE", type=Path)
     added.add_argument("--json", action="store_true")
-    added.set_defaults(run=_info)
-    added = own.add_parser("verify", help="the digest of every entry; exit 1 names what is corrupt", allow_abbrev=False)
+    added = add_verb(own, "verify", _verify, "the digest of every entry; exit 1 names what is corrupt")
     added.add_argument("store", metavar="STORE", type=Path)
     added.add_argument("--repair", action="store_true", help="delete corrupt entries: the next run makes them again")
-    added.set_defaults(run=_verify)
-
-
-def _help(parser: argparse.ArgumentParser) -> int:
-    parser.print_help()
-    return 0
 
 
 def _build(options: argparse.Namespace, words: list[str]) -> int:

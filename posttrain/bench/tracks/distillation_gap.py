@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from posttrain.artifacts.gap import share_closed
 from posttrain.bench.track import Idea, Settings, Track, checked, tracks
 from posttrain.bench.trained import Measured, Trained
 from posttrain.evaluation.study import Claim, Results, difference, ratio
@@ -26,11 +27,6 @@ def accuracy(trainer: Trainer, policy: Policy) -> float:
     """Share of the held-out problems that a policy's most probable answer solves; an unreadable answer is wrong."""
     problems = trainer.evaluator.problems
     return float(judge(trainer.evaluator.accuracy, problems, policy.greedy(problems)).values.double().mean())
-
-
-def share_closed(before: float, after: float, teacher: float) -> float:
-    """How much of the distance from the student's start to the teacher is gone; NaN where there was none to close."""
-    return (after - before) / (teacher - before) if teacher > before else math.nan
 
 
 def train(trainer: Trainer) -> Measured:
@@ -49,7 +45,8 @@ def train(trainer: Trainer) -> Measured:
         "sampled_positions": int(sum(step["sampled_positions"] for step in steps)),
         "teacher_calls": trainer.teacher.events().online_teacher_calls,
     }
-    return share_closed(before, after, best), measures
+    closed = share_closed(before, after, best)
+    return math.nan if closed is None else closed, measures  # a seed without a gap is no number, which a run refuses
 
 
 def math_check() -> dict[str, Any]:
@@ -65,8 +62,8 @@ def math_check() -> dict[str, Any]:
     apart = float(torch.linalg.vector_norm(sparse - dense) / torch.linalg.vector_norm(dense))
     return checked(
         two_tokens_same_gradient=(apart, ROUNDING),
-        start_closes_nothing=(share_closed(0.5, 0.5, 0.9), 0.0),
-        teacher_closes_everything=(share_closed(0.5, 0.9, 0.9) - 1, 0.0),
+        start_closes_nothing=(share_closed(0.5, 0.5, 0.9) or 0.0, 0.0),
+        teacher_closes_everything=((share_closed(0.5, 0.9, 0.9) or 0.0) - 1, 0.0),
     )
 
 
