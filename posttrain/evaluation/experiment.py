@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
 from posttrain import settings
 from posttrain.artifacts.digests import content_digest
+from posttrain.conversion import spelled
 from posttrain.evaluation.controls import control
 from posttrain.evaluation.study import Claim, Study, studies
 from posttrain.overrides import parse_overrides, put
 from posttrain.registry import ConfigError, did_you_mean
-from posttrain.settings import COMPONENTS, TrainConfig
+from posttrain.settings import COMPONENTS, PLACES, TrainConfig
 
 # What rivals have to share for their seeds to be pairs and their budgets to be equal.
 BUDGET = (
@@ -55,15 +56,34 @@ class Experiment:
     @property
     def name(self) -> str:
         """The plan's name: data and seeds where one method runs alone, with the methods where several are compared."""
-        base = f"{self.main.config.data}-seeds{seed_words(self.main.config.seeds)}"
+        base = f"{data_words(self.main.config)}-seeds{seed_words(self.main.config.seeds)}"
         if self.verb == "reproduce":
             return f"{self.main.name}-study-{base}"
-        return "-vs-".join(arm.name for arm in self.arms) + f"-{base}" if self.rivals else base
+        rivals = (name.removeprefix(f"{self.main.name}.") for name in self.rivals)
+        return "-vs-".join([self.main.name, *rivals]) + f"-{base}" if self.rivals else base
 
     @property
     def digest(self) -> str:
         """Eight digits that name the configuration of all arms."""
         return content_digest([arm.config.resolved for arm in self.arms]).removeprefix("sha256:")[:8]
+
+
+def data_words(config: TrainConfig) -> str:
+    """The data's name; where options that it does not speak of are not the default, with six digits of all of them."""
+    spoken = ("name", "task", *PLACES)
+    options = {key: value for key, value in config.resolved["dataset"].items() if key not in spoken}
+    defaults = {f.name: _default(f) for f in fields(config.dataset)}
+    if all(value == defaults[key] for key, value in options.items()):
+        return config.data
+    return f"{config.data}-{content_digest(options).removeprefix('sha256:')[:6]}"
+
+
+def _default(option: Field[Any]) -> Any:
+    """An option's default as plain data."""
+    made = option.default if option.default_factory is MISSING else option.default_factory()
+    if is_dataclass(made):
+        return spelled(made)
+    return list(made) if isinstance(made, tuple) else made
 
 
 def seed_words(seeds: Sequence[int]) -> str:

@@ -19,16 +19,15 @@ from posttrain.artifacts.digests import (
 from posttrain.data.files import Files
 from posttrain.data.hub import Hub
 from posttrain.data.reading import AbsentData
-from posttrain.evaluation.experiment import Arm, Experiment, seed_words
+from posttrain.evaluation.experiment import Arm, Experiment
 from posttrain.evaluation.study import Results, studies
 from posttrain.registry import ConfigError, datasets
-from posttrain.settings import TIERS, TrainConfig, component
+from posttrain.settings import PLACES, TIERS, TrainConfig, component
 
 ALPHA = 0.05
 PRIMARY_METRIC = "/final/accuracy"
 FORMAL_FROM = 3  # seeds
 GENERATOR_VERSION = 1
-PLACES = ("path", "validation", "source", "model")  # settings that may name a file or folder
 # What the artifact of a tier may claim with few seeds, and with enough for a formal comparison.
 CLAIM_POLICIES = {
     "l1": ("descriptive multi-seed mechanism reproduction", "formal multi-seed mechanism comparison"),
@@ -233,12 +232,10 @@ def claim_policy(config: TrainConfig) -> dict[str, Any]:
 
 
 def artifact_path(experiment: Experiment, arm: Arm) -> str:
-    """The intended place under `docs/`."""
+    """The intended place under `docs/`: in the arm's folder, under the plan's name."""
     paper = arm.config.algorithm.paper if arm.name == arm.config.method else ""
     folder = f"{paper}-{arm.name}" if paper else arm.name
-    data = f"{arm.config.data}-seeds{seed_words(arm.config.seeds)}"
-    prefix = "study-" if experiment.verb == "reproduce" else "compare-" if experiment.rivals else ""
-    return f"docs/post-training/{folder}/metrics/{prefix}{data}.json"
+    return f"docs/post-training/{folder}/metrics/{experiment.name}.json"
 
 
 def biases(config: TrainConfig) -> tuple[str, ...]:

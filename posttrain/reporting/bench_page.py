@@ -61,7 +61,7 @@ def _row(entry: Entry, suite: Suite, folder: str) -> tuple[str, ...]:
     found = value["comparison"]
     standing = "published"
     if entry.historical:
-        standing = f"**{history.standing(entry, suite.of(entry.method, bench=True))[0]}**"
+        standing = f"**{history.standing(entry, suite.of(entry.method, bench=True))[0]}**{history.mended(entry)}"
     return (
         f"[{_stem(entry)}]({relative(folder, entry.artifact.path)})",
         number(value["baseline"]["full"]["mean"]),

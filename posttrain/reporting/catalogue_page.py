@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 
 from posttrain.artifacts.digests import content_digest
 from posttrain.reporting.facts import Dataset, Method
 from posttrain.reporting.formatting import MISSING, number, plural, table
 from posttrain.reporting.licence import licence_of
-from posttrain.reporting.page import Page
+from posttrain.reporting.page import Page, relative
 from posttrain.reporting.reading import POST_TRAINING, TIERS, Entry, Suite
-from posttrain.reporting.results import OUTCOMES
+from posttrain.reporting.results import counted, decided, measured, rule
 
 
 def catalogue_page(methods: Sequence[Method], suite: Suite, datasets: Sequence[Dataset] = ()) -> Page:
@@ -27,6 +26,7 @@ def catalogue_page(methods: Sequence[Method], suite: Suite, datasets: Sequence[D
         table(head, rows, right=(2, 3, 4, 5, 7)),
         "## What they do\n\n"
         + table(("method", "in one line"), [(_link(method), method.summary) for method in listed]),
+        *_claims(entries),
         *(["## Data\n\n" + _data(datasets)] if datasets else []),
         f"Made from {plural(len(digests), 'file')} whose paths and digests have the digest "
         f"`{content_digest(digests)}`; each page lists its own.",
@@ -34,6 +34,27 @@ def catalogue_page(methods: Sequence[Method], suite: Suite, datasets: Sequence[D
     names = tuple(text for method in methods for text in (method.title, method.summary))
     names += tuple(dataset.summary for dataset in datasets)
     return Page(f"{POST_TRAINING}/README.md", "Post-training methods", body, (), licence_of(entries), names)
+
+
+def _claims(entries: Sequence[Entry]) -> list[str]:
+    """Every decided claim in one table, the failed ones like the others."""
+    found = decided(entries)
+    if not found:
+        return []
+    rows = [
+        (
+            claim["id"],
+            f"[`{entry.page}`]({relative(POST_TRAINING, entry.artifact.path)})",
+            claim["claim"],
+            measured(claim["measured"]),
+            rule(claim),
+            f"**{claim['outcome']}**",
+        )
+        for entry, claim in found
+    ]
+    head = ("id", "method", "claim", "measured", "threshold", "outcome")
+    said = f"{plural(len(found), 'claim')} decided: {counted(claim for _, claim in found)}."
+    return [f"## Claims\n\n{said}\n\n{table(head, rows)}"]
 
 
 def _data(datasets: Sequence[Dataset]) -> str:
@@ -46,16 +67,13 @@ def _data(datasets: Sequence[Dataset]) -> str:
 
 def _row(method: Method, suite: Suite) -> tuple[str, ...]:
     entries = [entry for entry in suite.of(method.name) if not entry.historical and not entry.is_arm]
-    claims = Counter(
-        claim["outcome"] for entry in entries for claim in entry.value.get("mechanism", {}).get("claims", [])
-    )
-    decided = ", ".join(f"{claims[outcome]} {outcome}" for outcome in OUTCOMES if claims[outcome])
+    outcomes = counted(claim for _, claim in decided(entries))
     open_claims = f"{len(method.claims)} open" if method.claims else MISSING
     return (
         _link(method),
         ", ".join(method.needs) or MISSING,
         *(_seeds(entries, tier) for tier in TIERS),
-        decided or open_claims,
+        outcomes or open_claims,
         _seconds(entries),
     )
 

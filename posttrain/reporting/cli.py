@@ -26,6 +26,9 @@ def add_verbs(verbs: Any) -> None:
     added.add_argument("--rerun", metavar="WHAT", help="first run again: l0, l1, l2, bench or methods, with commas")
     added = verb(own, "check", _check, "build in memory and compare; exit 1 with the differences")
     added.add_argument("--root", type=Path, default=Path(), metavar="DIR", help="the folder with docs/ (default: .)")
+    added = verb(own, "migrate", _migrate, "put a received copy of a recorded artifact where it belongs, mended")
+    added.add_argument("file", metavar="FILE", type=Path)
+    added.add_argument("--root", type=Path, default=Path(), metavar="DIR", help="the folder with docs/ (default: .)")
     added = verb(
         verbs, "publish", _publish, "put a verified, complete run of clean code below docs/, rebuild the pages"
     )
@@ -96,6 +99,22 @@ def _print_problems(problems: Any) -> int:
     if problems:
         print(f"{len(problems)} without a licence")
     return FAILED if problems else 0
+
+
+def _migrate(options: argparse.Namespace, words: list[str]) -> int:
+    from posttrain.artifacts.documents import DocumentError, load, write_atomically
+    from posttrain.reporting import history
+    from posttrain.reporting.reading import SuiteError
+
+    try:
+        _require_docs(options.root)
+        for path, data in history.restore(options.root, load(options.file), options.file.name).items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, data)
+            print(f"wrote {path.relative_to(options.root)}")
+    except (DocumentError, FileNotFoundError, SuiteError) as error:
+        return say(error, UNUSABLE)
+    return _build(argparse.Namespace(root=options.root, plugin=options.plugin, rerun=None), [])
 
 
 def _require_docs(root: Path) -> None:

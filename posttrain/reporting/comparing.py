@@ -151,7 +151,7 @@ def _numbers(entry: Mapping[str, Any], declared_before: bool) -> list[tuple[str,
         ("difference", f"{number(entry['delta_mean'], signed=True)}, 95 % interval {interval(entry['ci95'])}"),
         ("wins", f"{entry['wins']} of {entry['n_pairs']}, {entry['ties']} ties"),
         ("p", f"{number(entry['p_value'])}{count}; Holm {number(entry['p_adjusted'])}"),
-        ("MDE (80 %)", mde),
+        ("MDE (80 % power)", mde),
         ("verdict", f"{entry['verdict']}{'' if declared_before else ' - a look, not a claim: see the note'}"),
     ]
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from posttrain.artifacts.comparisons import close
-from posttrain.reporting.reading import Entry
+from posttrain.artifacts.documents import DocumentError, parse
+from posttrain.artifacts.migration import migrate
+from posttrain.reporting.reading import BENCH, POST_TRAINING, Entry, SuiteError
 
 NOT_VERIFIED, CONFIRMED = "historical, not verified", "rerun-confirmed"
 _ADDED = ("seed", "status", "started_at", "wall_seconds", "outputs", "measures")  # fields that came after the record
@@ -18,6 +21,35 @@ def standing(record: Entry, entries: Iterable[Entry]) -> tuple[str, Entry | None
         if not entry.historical and entry.method == record.method and _same(record, entry):
             return CONFIRMED, entry
     return NOT_VERIFIED, None
+
+
+def mended(record: Entry) -> str:
+    """How a recorded artifact was made readable, where it arrived damaged: the repairs by name."""
+    changes = [change for file in record.received for change in file.value["changes"]]
+    return f"; received otherwise, mended by {' and '.join(f'`{change}`' for change in changes)}" if changes else ""
+
+
+def restore(root: Path, data: bytes, name: str) -> dict[Path, bytes]:
+    """The files that a received copy of a recorded artifact gives below `docs/`; SuiteError where it is none."""
+    try:
+        found = migrate(data, name)
+        value = parse(found.data, name)
+    except DocumentError as error:
+        raise SuiteError(str(error)) from None
+    bench = "bench_version" in value
+    folder = root / (BENCH if bench else POST_TRAINING) / "historical"
+    stem = value["track"].replace("_", "-") if bench else f"{value['method']}-{_stem(value)}"
+    files = {folder / f"{stem}.json": found.data}
+    if found.changes:
+        files[folder / "received" / f"{found.received.removeprefix('sha256:')}.bin"] = data
+    for path, content in files.items():
+        if path.is_file() and path.read_bytes() != content:
+            raise SuiteError(f"{path.relative_to(root)} holds something else; nothing was written")
+    return files
+
+
+def _stem(artifact: Mapping[str, Any]) -> str:
+    return artifact["provenance"]["artifact_path"].rpartition("/")[2].removesuffix(".json")
 
 
 def _same(record: Entry, entry: Entry) -> bool:

@@ -162,7 +162,7 @@ def _comparisons(artifact: Mapping[str, Any]) -> str:
         )
         for entry in artifact["comparison"]
     ]
-    head = ("rival", "difference", "95 % interval", "p", "p (Holm)", "MDE (80 %)", "verdict")
+    head = ("rival", "difference", "95 % interval", "p", "p (Holm)", "MDE (80 % power)", "verdict")
     metric = artifact["evaluation_protocol"]["primary_metric"].rpartition("/")[2]
     drawn = _figure(figures.differences(artifact["comparison"], metric), "Per-seed differences from each rival.")
     return f"{table(head, rows, range(1, 6))}\n{drawn}"

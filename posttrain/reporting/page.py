@@ -54,10 +54,9 @@ def compose(page: Page, written: str, drawn: Mapping[str, bytes]) -> bytes:
 def _sources(page: Page, drawn: Mapping[str, bytes]) -> str:
     rows = [(f"`{file.path}`", f"`{file.digest}`") for file in _unique(page.sources)]
     rows += [(f"`{path}`", f"`{bytes_digest(drawn[path])}`") for path in sorted(page.figures)]
-    listed = table(("file", "SHA-256"), rows) if rows else "No run is published yet."
+    listed = table(("file", "SHA-256"), rows) + "\n\n" if rows else ""
     return (
-        "## Where this page comes from\n\n"
-        f"{listed}\n\n"
+        f"## Where this page comes from\n\n{listed}"
         "The same files give the same page, byte for byte:\n\n"
         "```\nposttrain docs build\nposttrain docs check\n```"
     )

@@ -10,6 +10,7 @@ from typing import Any
 from posttrain.artifacts.digests import bytes_digest
 from posttrain.artifacts.documents import DocumentError, load, parse
 from posttrain.artifacts.manifest import NAMESPACES, ManifestError, split_reference
+from posttrain.artifacts.migration import migrate
 from posttrain.artifacts.schema import Name, violations
 
 POST_TRAINING, BENCH = "docs/post-training", "docs/bench"
@@ -33,11 +34,12 @@ class File:
 
 @dataclass(frozen=True)
 class Entry:
-    """One published artifact and its manifest; a historical one has none."""
+    """One published artifact and its manifest; a historical one has none, but may have copies it was mended from."""
 
     artifact: File
     plan: File | None = None
     execution: File | None = None
+    received: tuple[File, ...] = ()
 
     @property
     def value(self) -> Mapping[str, Any]:
@@ -76,8 +78,8 @@ class Entry:
 
     @property
     def files(self) -> tuple[File, ...]:
-        """Artifact, plan and execution record, those that are there."""
-        return tuple(file for file in (self.artifact, self.plan, self.execution) if file is not None)
+        """Artifact, plan, execution record and received copies, those that are there."""
+        return tuple(file for file in (self.artifact, self.plan, self.execution, *self.received) if file is not None)
 
 
 @dataclass(frozen=True)
@@ -124,6 +126,25 @@ def read_file(root: Path, relative: str) -> File:
         raise SuiteError(f"{relative} is missing; publish its run again with posttrain publish RUN") from None
 
 
+def received_files(root: Path) -> list[Path]:
+    """Recorded artifacts as they arrived, where that is not as they were recorded; each bears its digest as name."""
+    return sorted(path for place in (POST_TRAINING, BENCH) for path in (root / place).glob("historical/received/*"))
+
+
+def _received(root: Path, file: File) -> Iterator[File]:
+    """The copies that a recorded artifact was mended from, with the repairs."""
+    for path in received_files(root):
+        name = path.relative_to(root).as_posix()
+        try:
+            found = migrate(load(path), name)
+        except DocumentError as error:
+            raise SuiteError(str(error).replace(f"{root}/", "")) from None
+        if path.name != f"{found.received.removeprefix('sha256:')}.bin":
+            raise SuiteError(f"{name} holds {found.received}, its name says another digest; restore the copy")
+        if bytes_digest(found.data) == file.digest:
+            yield File(name, found.received, {"changes": list(found.changes)})
+
+
 def _entry(root: Path, path: Path) -> Entry:
     file = read_file(root, path.relative_to(root).as_posix())
     version = next((key for key in _SCHEMAS if isinstance(file.value, Mapping) and key in file.value), None)
@@ -134,7 +155,7 @@ def _entry(root: Path, path: Path) -> Entry:
         raise SuiteError(f"{file.path} has {version} {found!r}, this posttrain reads {_READ[version]}; use a newer one")
     _require(file, _SCHEMAS[version])
     if "/historical/" in file.path:
-        return Entry(file)
+        return Entry(file, received=tuple(_received(root, file)))
     if "manifest_ref" not in file.value:
         raise SuiteError(f"{file.path} names no plan; an artifact from before plans belongs into historical/")
     try:

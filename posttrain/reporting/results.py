@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from posttrain.artifacts.gap import LABEL, gap_closed
@@ -23,16 +23,27 @@ def label(entry: Entry) -> str:
     return entry.artifact.path.rpartition("/")[2].removesuffix(".json")
 
 
+def decided(entries: Sequence[Entry]) -> list[tuple[Entry, Mapping[str, Any]]]:
+    """Every claim that some published study decided, in the order of paths and ids."""
+    found = [(entry, claim) for entry in entries for claim in entry.value.get("mechanism", {}).get("claims", [])]
+    return sorted(found, key=lambda pair: (pair[0].artifact.path, pair[1]["id"]))
+
+
+def counted(claims: Iterable[Mapping[str, Any]]) -> str:
+    """How many ended how: `5 confirmed, 1 refuted`."""
+    counts = Counter(claim["outcome"] for claim in claims)
+    return ", ".join(f"{counts[outcome]} {outcome}" for outcome in OUTCOMES if counts[outcome])
+
+
 def claims(method: Method, entries: Sequence[Entry]) -> str:
     """Every decided claim with what was predicted and measured; all outcomes look alike."""
-    decided = [(entry, claim) for entry in entries for claim in entry.value.get("mechanism", {}).get("claims", [])]
-    if not decided:
+    found = decided(entries)
+    if not found:
         planned = f"It has {plural(len(method.claims), 'claim')} to decide: {', '.join(method.claims)}." * bool(
             method.claims
         )
         return f"## Mechanism claims\n\nNone is decided yet. {planned}".rstrip()
-    counted = Counter(claim["outcome"] for _, claim in decided)
-    said = ", ".join(f"{counted[outcome]} {outcome}" for outcome in OUTCOMES if counted[outcome])
+    said = counted(claim for _, claim in found)
     head = ("id", "claim", "predicted", "measured", "threshold", "outcome")
     rows = [
         (
@@ -40,10 +51,10 @@ def claims(method: Method, entries: Sequence[Entry]) -> str:
             claim["claim"],
             claim["prediction"],
             f"{claim['metric']}:<br>{measured(claim['measured'])}",
-            _rule(claim),
+            rule(claim),
             f"**{claim['outcome']}**",
         )
-        for _, claim in sorted(decided, key=lambda pair: (pair[0].artifact.path, pair[1]["id"]))
+        for _, claim in found
     ]
     return (
         f"## Mechanism claims\n\n{said[:1].upper()}{said[1:]}. Prediction, rule and threshold were written into the "
@@ -51,7 +62,8 @@ def claims(method: Method, entries: Sequence[Entry]) -> str:
     )
 
 
-def _rule(claim: Mapping[str, Any]) -> str:
+def rule(claim: Mapping[str, Any]) -> str:
+    """What the measurement had to satisfy, with the threshold in its place."""
     if claim["threshold"] is None:
         return claim["rule"]
     return claim["rule"].replace("threshold", declared(claim["threshold"]))
@@ -134,7 +146,7 @@ def _compared(entry: Entry, drawn: Mapping[str, Figure], folder: str, suite: Sui
         f"{protocol['direction']}; Holm over a family of {protocol['family_size']} at {declared(protocol['alpha'])}."
     )
     yield table(
-        ("rival", "what differs", "difference", "95 % interval", "wins", "p (Holm)", "MDE (80 %)", "verdict"),
+        ("rival", "what differs", "difference", "95 % interval", "wins", "p (Holm)", "MDE (80 % power)", "verdict"),
         [_row(entry, comparison, suite) for comparison in entry.value["comparison"]],
         right=(2, 3, 4, 5, 6),
     )

@@ -11,7 +11,7 @@ from posttrain.artifacts.report import Check, Report, settle
 from posttrain.artifacts.statistics import holm
 from posttrain.reporting import build
 from posttrain.reporting.facts import Dataset, Method
-from posttrain.reporting.reading import POST_TRAINING, Entry, Suite, SuiteError, read_suite
+from posttrain.reporting.reading import POST_TRAINING, Entry, Suite, SuiteError, read_suite, received_files
 
 LEFT = ("V3: no training was run again; write --rerun",)
 
@@ -91,11 +91,11 @@ def _families(entries: Sequence[Entry]) -> Iterator[str]:
 
 def _orphans(suite: Suite) -> Iterator[str]:
     used = {file.path for entry in suite.entries for file in entry.files}
-    for folder in NAMESPACES.values():
-        for path in sorted((suite.root / folder).rglob("*")):
-            name = path.relative_to(suite.root).as_posix()
-            if path.is_file() and name not in used:
-                yield f"{name} belongs to no published artifact"
+    found = [path for folder in NAMESPACES.values() for path in sorted((suite.root / folder).rglob("*"))]
+    for path in [*found, *received_files(suite.root)]:
+        name = path.relative_to(suite.root).as_posix()
+        if path.is_file() and name not in used:
+            yield f"{name} belongs to no published artifact"
     published = {(entry.plan.digest, entry.method) for entry in suite.entries if entry.plan}
     for entry in suite.entries:
         if entry.plan is None:

@@ -18,10 +18,16 @@ from posttrain.evaluation import facts
 from posttrain.evaluation.records import regenerate
 from posttrain.reporting import publishing
 from posttrain.reporting.facts import Dataset, Method
+from posttrain.reporting.reading import received_files
 
 REPOSITORY = Path(__file__).parents[2]
 HISTORICAL = "docs/post-training/historical/sparse-opd-arithmetic-smoke-seeds42-44.json"
 SMALL = ("dataset.train_examples=12", "dataset.validation_examples=12", "steps=3", "eval_steps=3")
+CONTROLLED_PLAN = "sparse-opd-vs-dense-vs-random-decisions-32da25-seeds42-47"  # digits of the data's other options
+STUDY_PLAN = "dpo-study-preferences-f96fd7-seeds42-47"
+COMPARED = f"docs/post-training/2609.04565-sparse-opd/metrics/{CONTROLLED_PLAN}.json"
+DENSE = f"docs/post-training/sparse-opd.dense/metrics/{CONTROLLED_PLAN}.json"
+STUDY = f"docs/post-training/2305.18290-dpo/metrics/{STUDY_PLAN}.json"
 CONTROLLED = ("train", "sparse-opd", "--config", "l1-paper", "controls=dense,random", "tune=null", *SMALL)
 
 
@@ -108,7 +114,8 @@ def make_runs(folder: Path) -> Runs:
 
 def publish(root: Path, *runs: Path) -> None:
     """A root with the recorded artifacts and these runs in their places."""
-    for name in (HISTORICAL, "docs/bench/historical/sequence.json"):
+    received = [path.relative_to(REPOSITORY).as_posix() for path in received_files(REPOSITORY)]
+    for name in (HISTORICAL, "docs/bench/historical/sequence.json", *received):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(REPOSITORY / name, root / name)
     for run in runs:

@@ -39,7 +39,7 @@ def test_the_command_writes_numbers_and_figure_and_prints_every_part(runs, tmp_p
     words = [str(runs.grpo / "artifact.json"), str(runs.rloo), "--output", str(tmp_path / "out")]
     code, said = command("compare", *words)
     assert code == 0
-    for part in ("by seed", "difference", "95 % interval", "Holm", "MDE (80 %)", "verdict", "42: ", "47: "):
+    for part in ("by seed", "difference", "95 % interval", "Holm", "MDE (80 % power)", "verdict", "42: ", "47: "):
         assert part in said
     assert (tmp_path / "out/differences.svg").read_text().startswith("<?xml")
     assert read(tmp_path / "out/comparison.json")["comparison"][0]["n_pairs"] == 6

@@ -8,11 +8,22 @@ import sys
 from pathlib import Path
 
 import pytest
-from small_runs import REPOSITORY, command, datasets, edit_json, methods, snapshot
+from small_runs import (
+    COMPARED,
+    CONTROLLED_PLAN,
+    DENSE,
+    REPOSITORY,
+    STUDY,
+    command,
+    datasets,
+    edit_json,
+    methods,
+    snapshot,
+)
 
 from posttrain.artifacts.documents import read
 from posttrain.reporting import build, figures, manual
-from posttrain.reporting.reading import SuiteError
+from posttrain.reporting.reading import SuiteError, received_files
 
 PAGE = "docs/post-training/2609.04565-sparse-opd/README.md"
 DPO = "docs/post-training/2305.18290-dpo/README.md"
@@ -59,7 +70,7 @@ def test_every_page_ends_with_its_sources_and_names_no_machine(published):
 
 
 def test_a_failed_claim_stands_like_a_confirmed_one(root):
-    artifact = read(root / "docs/post-training/2305.18290-dpo/metrics/study-preferences-seeds42-47.json")
+    artifact = read(root / STUDY)
     page = (root / DPO).read_text()
     for claim in artifact["mechanism"]["claims"]:
         (row,) = [line for line in page.splitlines() if line.startswith(f"| {claim['id']} |")]
@@ -136,16 +147,16 @@ def test_the_check_prints_a_unified_difference_and_changes_nothing(root):
     "name",
     [
         "docs/post-training/2609.04565-sparse-opd/metrics/arithmetic-smoke-seeds42-44.json",
-        "docs/post-training/2609.04565-sparse-opd/metrics/compare-decisions-seeds42-47.json",
-        "docs/post-training/sparse-opd.dense/metrics/compare-decisions-seeds42-47.json",
-        "docs/post-training/2305.18290-dpo/metrics/study-preferences-seeds42-47.json",
+        COMPARED,
+        DENSE,
+        STUDY,
         "docs/post-training/manifests/arithmetic-smoke-seeds42-44.json",
         "docs/post-training/manifests/arithmetic-smoke-seeds42-44/sparse-opd.json",
         "docs/post-training/historical/sparse-opd-arithmetic-smoke-seeds42-44.json",
         "docs/bench/historical/sequence.json",
         PAGE,
         "docs/post-training/README.md",
-        "docs/post-training/2609.04565-sparse-opd/figures/compare-decisions-seeds42-47-differences.svg",
+        f"docs/post-training/2609.04565-sparse-opd/figures/{CONTROLLED_PLAN}-differences.svg",
     ],
 )
 def test_every_one_byte_edit_of_a_published_file_is_caught(root, name):
@@ -165,11 +176,11 @@ def test_every_one_byte_edit_of_a_published_file_is_caught(root, name):
 
 
 def test_missing_files_are_caught(root):
-    for name in ("figures/compare-decisions-seeds42-47-curves.svg", "README.md"):
+    for name in (f"figures/{CONTROLLED_PLAN}-curves.svg", "README.md"):
         (root / f"docs/post-training/2609.04565-sparse-opd/{name}").unlink()
     assert [text.split(" is missing")[0].rpartition("/")[2] for text in differences(root)] == [
         "README.md",
-        "compare-decisions-seeds42-47-curves.svg",
+        f"{CONTROLLED_PLAN}-curves.svg",
     ]
 
 
@@ -251,7 +262,7 @@ def test_every_registered_dataset_is_in_the_catalogue_with_its_options(published
 
 
 def test_an_artifact_whose_plan_lies_in_no_known_namespace_is_named(root):
-    name = "docs/post-training/2305.18290-dpo/metrics/study-preferences-seeds42-47.json"
+    name = STUDY
     edit_json(root / name, lambda value: value.update(manifest_ref=value["manifest_ref"].replace("post", "posu")))
     with pytest.raises(SuiteError, match=rf"{name}: the namespace 'posu-training' is unknown"):
         build.build(root, methods(), datasets())
@@ -289,7 +300,7 @@ def test_a_figure_names_its_axes_and_units_and_is_text(published):
         assert "share of items" in text
         assert "<text" in text
         assert "<dc:date>" not in text
-    curves = published / "docs/post-training/2609.04565-sparse-opd/figures/compare-decisions-seeds42-47-curves.svg"
+    curves = published / f"docs/post-training/2609.04565-sparse-opd/figures/{CONTROLLED_PLAN}-curves.svg"
     assert "step (updates)" in curves.read_text()
     assert "nats per token" in curves.read_text()
 
@@ -312,3 +323,42 @@ def test_the_site_builds_strictly(published, tmp_path):
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "site/post-training/2609.04565-sparse-opd/index.html").is_file()
     assert (tmp_path / "site/search/search_index.json").is_file()
+
+
+# -- recorded artifacts that arrived damaged --------------------------------------------------------------------
+
+
+def test_a_received_copy_is_put_where_it_belongs_with_the_bytes_that_arrived(root, tmp_path):
+    [copy] = received_files(root)
+    received, place = copy.read_bytes(), root / "docs/bench/historical/sequence.json"
+    recorded = place.read_bytes()
+    copy.unlink()
+    place.unlink()
+    (tmp_path / "as-received.txt").write_bytes(received)
+    code, said = command("docs", "migrate", str(tmp_path / "as-received.txt"), "--root", str(root))
+    assert code == 0, said
+    assert (place.read_bytes(), copy.read_bytes()) == (recorded, received)
+    page = (root / "docs/bench/README.md").read_text()
+    assert "mended by `strip-line-numbers` and `final-newline`" in page
+    assert differences(root) == []
+
+
+def test_a_copy_of_nothing_recorded_is_refused_and_nothing_is_written(root, tmp_path, capsys):
+    before = snapshot(root)
+    (tmp_path / "mine.json").write_text('{"bench_version": 1}')
+    assert command("docs", "migrate", str(tmp_path / "mine.json"), "--root", str(root))[0] == 3
+    assert "mine.json is no copy of a recorded artifact" in capsys.readouterr().err
+    assert command("docs", "migrate", str(tmp_path / "absent.json"), "--root", str(root))[0] == 3
+    assert snapshot(root) == before
+
+
+def test_a_changed_or_misnamed_copy_is_caught(root):
+    [copy] = received_files(root)
+    data = copy.read_bytes()
+    copy.write_bytes(data.replace(b"0.53", b"0.54", 1))
+    with pytest.raises(SuiteError, match="no copy of a recorded artifact"):
+        differences(root)
+    copy.unlink()
+    copy.with_name("0" * 64 + ".bin").write_bytes(data)
+    with pytest.raises(SuiteError, match="its name says another digest"):
+        differences(root)

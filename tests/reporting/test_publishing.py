@@ -5,9 +5,11 @@ import shutil
 import socket
 
 import pytest
-from small_runs import command, edit_execution, edit_json, publish, snapshot, verify
+from small_runs import CONTROLLED_PLAN, SMALL, command, edit_execution, edit_json, make, publish, snapshot, verify
 
+from posttrain import settings
 from posttrain.artifacts.documents import read
+from posttrain.evaluation import experiment, records
 from posttrain.reporting import publishing
 from posttrain.reporting.publishing import Refused
 
@@ -25,10 +27,8 @@ def test_a_run_is_published_with_its_arms_and_its_page(run, empty, monkeypatch):
     assert code == 0, said
     docs = empty / "docs/post-training"
     for arm in ("sparse-opd", "sparse-opd.dense", "sparse-opd.random"):
-        assert (
-            docs / f"manifests/sparse-opd-vs-sparse-opd.dense-vs-sparse-opd.random-decisions-seeds42-47/{arm}.json"
-        ).is_file()
-    published = docs / "2609.04565-sparse-opd/metrics/compare-decisions-seeds42-47.json"
+        assert (docs / f"manifests/{CONTROLLED_PLAN}/{arm}.json").is_file()
+    published = docs / f"2609.04565-sparse-opd/metrics/{CONTROLLED_PLAN}.json"
     assert published.read_bytes() == (run / "artifact.json").read_bytes()
     assert verify(published).exit_code == 0
     assert (docs / "2609.04565-sparse-opd/README.md").is_file()
@@ -163,3 +163,38 @@ def test_publishing_one_run_does_not_make_the_next_one_dirty(run, runs, empty):
         publishing.put(empty, publishing.publication(folder, verify))
     shutil.rmtree(run)
     assert len(list((empty / "docs/post-training").glob("*/metrics/*.json"))) == 4
+
+
+def test_data_of_other_options_have_a_plan_and_a_place_of_their_own(empty, tmp_path, monkeypatch):
+    """Two runs on `decisions` with other options would otherwise want one plan."""
+    monkeypatch.setattr("posttrain.reporting.cli.verifier", lambda plugins: verify)
+    places = []
+    for known in (6, 7):
+        words = ("train", "grpo", *SMALL, "seeds=1-3", "group_size=4", f"dataset.known={known}")
+        run = make(tmp_path / f"run{known}", *words)
+        assert command("publish", str(run), "--root", str(empty))[0] == 0
+        places.append(read(run / "artifact.json")["provenance"]["artifact_path"])
+    assert len(set(places)) == 2
+    assert all((empty / place).is_file() for place in places)
+
+
+def test_comparisons_with_other_rivals_have_places_of_their_own():
+    """Their artifacts would otherwise overwrite each other in the folder of the method they share."""
+    config = settings.load("grpo", overrides=["seeds=1-6"])
+    other = {name: settings.load(name, path=settings.config_path("grpo", "l1", None), overrides=["seeds=1-6"])
+             for name in ("rloo", "dr-grpo")}  # fmt: skip
+    plans = [experiment.versus([config, rival], ()) for rival in other.values()]
+    assert len({records.artifact_path(plan, plan.main) for plan in plans}) == 2
+    assert all(plan.name in records.artifact_path(plan, arm) for plan in plans for arm in plan.arms)
+
+
+def test_where_a_file_lies_is_no_part_of_the_name(tmp_path, monkeypatch):
+    """A plan's name is the same on every machine, whatever folder the data lie in."""
+    names = []
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        path = tmp_path / folder / "sums.jsonl"
+        path.write_text("".join(f'{{"prompt": "{i}+1=", "answer": "{i + 1}"}}\n' for i in range(8)))
+        words = ["policy.model=tiny:student", f"dataset={path}"]
+        names.append(experiment.solo(settings.load("grpo", tier="l2", overrides=words), None, ()).name)
+    assert names == ["files-sums-seeds0-0"] * 2

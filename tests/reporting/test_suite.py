@@ -7,15 +7,12 @@ import subprocess
 import sys
 
 import pytest
-from small_runs import REPOSITORY, command, datasets, edit_execution, methods, verify
+from small_runs import COMPARED, DENSE, REPOSITORY, command, datasets, edit_execution, methods, verify
 
 from posttrain.artifacts.digests import bytes_digest, sealed
 from posttrain.artifacts.documents import dumps, read
 from posttrain.evaluation.rerun import rerun
 from posttrain.reporting.suite_checks import verify_suite
-
-COMPARED = "docs/post-training/2609.04565-sparse-opd/metrics/compare-decisions-seeds42-47.json"
-DENSE = "docs/post-training/sparse-opd.dense/metrics/compare-decisions-seeds42-47.json"
 
 
 def fourth(root):
