@@ -255,8 +255,8 @@ def test_arms_run_on_the_same_problems_seeds_and_initial_weights():
         assert entry["per_seed_diffs"] == [a["final"]["accuracy"] - b["final"]["accuracy"] for a, b in runs]
 
 
-def test_all_eight_controls_run_in_the_order_they_are_named():
-    names = list(CONTROLS)[::-1]
+def test_all_eight_controls_of_a_teacher_run_in_the_order_they_are_named():
+    names = [name for name in CONTROLS if name != "random_reward"][::-1]
     assert len(names) == 8
     folder = run(*PAPER, "steps=2", "seeds=1-2", "tune=null", f"controls={','.join(names)}")
     plan = read(folder / "plan.json")["plan"]
@@ -286,9 +286,23 @@ def test_controls_supervise_what_their_names_say():
     assert supervised("trajectories") == (32, 128)  # four of sixteen completions of eight tokens
 
 
+def test_a_random_reward_teaches_nothing_and_is_judged_by_the_real_one():
+    """It moves the policy, and accuracy with it, but either way and by less than the real reward moves it up."""
+    folder = run("grpo", "seeds=1-3", "controls=random_reward")
+    gains = {
+        arm["method"]: [after["final"]["accuracy"] - after["baseline"]["accuracy"] for after in arm["runs"]]
+        for arm in (artifact(folder), artifact(folder / "arms" / "grpo.random_reward"))
+    }
+    assert read(folder / "plan.json")["plan"]["arms"]["grpo.random_reward"]["overrides"] == {"reward": {"name": "coin"}}
+    real, random = gains["grpo"], gains["grpo.random_reward"]
+    assert all(gain > 0 for gain in real)
+    assert all(abs(r) < gain / 2 for r, gain in zip(random, real, strict=True))
+
+
 @pytest.mark.parametrize(
     ("algorithm", "control", "message"),
     [
+        ("opd", "random_reward", "`random_reward` changes the reward, which `opd` does not read"),
         ("grpo", "dense", "`dense` varies which tokens are supervised, but `grpo` has no `select`"),
         ("sparse-opd", "shuffled_teacher", "needs an online teacher. Write teacher=frozen"),
         ("sparse-opd", "denser", "unknown control `denser`. Did you mean `dense`?"),

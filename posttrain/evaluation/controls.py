@@ -55,6 +55,7 @@ CONTROLS: dict[str, Callable[[TrainConfig], Overrides]] = {
     "trajectories": _select("trajectories"),
     "shuffled_teacher": lambda config: {"teacher.shuffle": True},
     "constant_negative": _constant_negative,
+    "random_reward": lambda config: {"reward": {"name": "coin"}},
 }
 
 
@@ -65,6 +66,9 @@ def control(name: str, config: TrainConfig) -> dict[str, Any]:
     if name == "shuffled_teacher":
         if not hasattr(config.teacher, "shuffle"):
             raise ConfigError("controls: `shuffled_teacher` needs an online teacher. Write teacher=frozen.")
+    elif name == "random_reward":
+        if "rewards" not in config.algorithm.needs:
+            raise ConfigError(f"controls: `random_reward` changes the reward, which `{config.method}` does not read.")
     elif "select" not in {f.name for f in fields(config.algorithm)}:
         raise ConfigError(
             f"controls: `{name}` varies which tokens are supervised, but `{config.method}` has no `select`."
