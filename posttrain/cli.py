@@ -35,7 +35,7 @@ SETTINGS = "Settings are written key=value; `posttrain explain ALGO` lists them 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command. Exit codes: 0 done, 1 failed, 2 wrong input, 3 not verifiable, 130 and 143 stopped."""
-    parser = _parser()
+    parser = command_line()
     options, words = parser.parse_known_args(argv)
     if not hasattr(options, "run"):
         parser.print_help()
@@ -72,7 +72,8 @@ def process() -> NoReturn:
     sys.exit(code)
 
 
-def _parser() -> argparse.ArgumentParser:
+def command_line() -> argparse.ArgumentParser:
+    """The command line, verb by verb."""
     parser = Parser(
         prog="posttrain",
         description="Post-training research in which a claim cannot outrun its evidence.",
