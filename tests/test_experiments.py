@@ -552,7 +552,7 @@ def test_the_smoke_tier_emits_an_artifact_with_the_laws_as_checks_and_claims_not
     laws = {int(check["name"].split()[1].strip(",")) for check in found["checks"]}
     assert {1, 2, 3, 6, 9} <= laws
     assert all(check["ok"] for check in found["checks"])
-    assert "a smoke test says nothing about performance" in capsys.readouterr().out
+    assert "A smoke test says nothing about performance" in capsys.readouterr().out
     assert verified(folder) == 0
 
 

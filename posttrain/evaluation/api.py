@@ -12,9 +12,9 @@ from posttrain.evaluation import benchmark, benchmark_conduct, checkpoints, expe
 from posttrain.evaluation.benchmark import Split
 from posttrain.evaluation.benchmark_conduct import Evaluated
 from posttrain.evaluation.conduct import Watch, conduct
-from posttrain.evaluation.sentences import sentences
 from posttrain.overrides import code_named
 from posttrain.registry import ConfigError, load_plugins
+from posttrain.reporting.sentences import said
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Artifact:
 
     def __str__(self) -> str:
         """What the artifact licenses to say."""
-        return "\n".join(sentences(self.data))
+        return "\n".join(said(self.data))
 
 
 def train(

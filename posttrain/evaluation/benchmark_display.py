@@ -12,11 +12,11 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from posttrain.evaluation.benchmark_conduct import Evaluated, EvalWatch
-from posttrain.evaluation.sentences import WHERE
 from posttrain.reporting.formatting import interval, number, plural
 
 FEW = 300  # items; with fewer, an interval of differences that rests on the normal distribution is rough
 DIGITS = 12  # of a digest in a sentence
+WHERE = {"l2_tiny_lm": "of a tiny language model", "l3_real_model": "of the named model"}
 
 
 @contextmanager
@@ -127,7 +127,7 @@ def sentences(artifact: Mapping[str, Any]) -> list[str]:
     said += [_decided(artifact, entry, where) for entry in artifact.get("comparison", ())]
     tier = artifact["evaluation_protocol"]["tier"]
     said.append(
-        f"This is about checkpoints on these items, {WHERE[tier]}; a claim about a method needs at least 3 independent "
+        f"This is about checkpoints {WHERE[tier]} on these items; a claim about a method needs at least 3 independent "
         "trainings of each (posttrain compare)."
     )
     return said

@@ -8,7 +8,7 @@ from typing import Any
 from posttrain.artifacts.digests import bytes_digest
 from posttrain.artifacts.documents import dumps
 from posttrain.artifacts.gap import LABEL, gap_closed
-from posttrain.evaluation.sentences import sentences
+from posttrain.reporting.sentences import said
 from posttrain.settings import TrainConfig
 
 
@@ -40,7 +40,7 @@ def model_card(artifact: Mapping[str, Any], config: TrainConfig, seed: int) -> s
             "|---|---|---|",
             *rows,
             "",
-            *sentences(artifact),
+            *said(artifact),
             "",
             f"Artifact: `{bytes_digest(dumps(artifact))}`, intended place `{artifact['provenance']['artifact_path']}`.",
             "",

@@ -18,7 +18,8 @@ from posttrain.artifacts.gap import LABEL, Gap, gap_closed
 from posttrain.evaluation.conduct import MEASURING, Watch
 from posttrain.evaluation.experiment import Experiment
 from posttrain.evaluation.folders import Finished
-from posttrain.evaluation.sentences import sentences
+from posttrain.reporting.formatting import plural
+from posttrain.reporting.sentences import said
 
 CLAIMS = "claims, written down before the run"
 METRICS = {
@@ -101,7 +102,7 @@ def show(experiment: Experiment, finished: Finished) -> None:
         console.print(_claims(artifact["mechanism"]["claims"]))
     for note in artifact.get("notes", ()):
         console.print(f"note: {note}", soft_wrap=True, markup=False)
-    for line in sentences(artifact):
+    for line in said(artifact):
         console.print(line, soft_wrap=True, markup=False)
     # Plain and last, so that scripts can read it.
     print(finished.path)
@@ -113,7 +114,7 @@ def print_title(console: Console, experiment: Experiment, artifact: Mapping[str,
     tier = artifact["evaluation_protocol"]["tier"]
     console.print(
         f"{experiment.verb} {experiment.main.name} · {config.data} · policy {config.names['policy']} · "
-        f"tier {tier} · {len(config.seeds)} seeds · {config.steps} steps",
+        f"tier {tier} · {plural(len(config.seeds), 'seed')} · {config.steps} steps",
         soft_wrap=True,
         markup=False,
     )
@@ -142,7 +143,7 @@ def gap_words(gap: Gap) -> str:
 
 
 def _overall(runs: Sequence[Mapping[str, Any]], gap: Gap | None) -> Table:
-    title = f"overall: mean of {len(runs)} seeds, 95 % t interval of the change"
+    title = f"overall: mean of {plural(len(runs), 'seed')}, 95 % t interval of the change"
     table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="")
     for column in ("", "before", "after", "change", "interval"):
         table.add_column(column, justify="right" if column else "left")

@@ -10,6 +10,7 @@ from posttrain.data.splits import RowOptions
 from posttrain.evaluation import records
 from posttrain.evaluation.experiment import Experiment
 from posttrain.evaluation.folders import default_folder
+from posttrain.reporting.formatting import plural
 from posttrain.settings import TrainConfig
 
 SEEDS = """\
@@ -56,7 +57,7 @@ def _runs(experiment: Experiment) -> str:
     config = experiment.main.config
     rows = config.problems_per_step * config.group_size
     lines = [
-        f"{len(config.seeds)} seeds x {config.steps} steps of {config.problems_per_step} problems x "
+        f"{plural(len(config.seeds), 'seed')} x {config.steps} steps of {config.problems_per_step} problems x "
         f"{config.group_size} completions = {rows} completions a step",
         f"evaluations on held-out problems: before training, after step 1 and every {config.evaluation_period} steps",
         f"teacher: {_teacher(config, rows)}",

@@ -170,6 +170,7 @@ def _report(options: argparse.Namespace, words: list[str]) -> int:
 def _merge(options: argparse.Namespace, words: list[str]) -> int:
     from posttrain.evaluation import parts
     from posttrain.registry import ConfigError, load_plugins
+    from posttrain.reporting import sentences
 
     loaded = {plugin.name for plugin in load_plugins(options.plugin)}
     # A part is data, and what data names is never run: whoever asks for the merge names the code.
@@ -177,15 +178,7 @@ def _merge(options: argparse.Namespace, words: list[str]) -> int:
     if missing:
         raise ConfigError(f"merge: the parts were run with {' '.join(missing)}. Write --plugin {missing[0]}.")
     finished = parts.merge(options.folders, options.output, verifier([]))
-    for line in said_of(finished.artifact):
+    for line in sentences.said(finished.artifact):
         print(line)
     print(finished.path)
     return 0
-
-
-def said_of(artifact: Any) -> list[str]:
-    """What may be said of an artifact."""
-    from posttrain.reporting import sentences
-
-    compared = [sentences.compared(artifact, entry) for entry in artifact.get("comparison", [])]
-    return [*sentences.described(artifact), *compared]

@@ -127,12 +127,11 @@ def _part(run: Run, name: str) -> str:
 
 def _verdict(run: Run, checked: Report) -> Iterator[str]:
     artifact = run.artifact
-    said = [*sentences.described(artifact), *(sentences.compared(artifact, e) for e in artifact.get("comparison", []))]
     levels = ", ".join(checked.passed_levels) or "no level"
     failed = [f"{check.name}: {check.message}" for check in checked.checks if check.status == "failed"]
     why = failed or list(checked.unverifiable)
     state = f"Checked at {levels}." if not why else f"Not verified: {'; '.join(why)}."
-    paragraphs = "".join(f"<p>{escape(text.replace('`', ''))}</p>" for text in [*said, state])
+    paragraphs = "".join(f"<p>{escape(text.replace('`', ''))}</p>" for text in [*sentences.said(artifact), state])
     yield f"<h2>Verdict and reasons</h2>\n<div class=verdict>{paragraphs}</div>"
     if artifact.get("comparison"):
         yield _comparisons(artifact)

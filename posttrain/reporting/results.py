@@ -15,8 +15,6 @@ from posttrain.reporting.page import relative
 from posttrain.reporting.reading import Entry, Suite
 from posttrain.reporting.summary import METRICS, changes
 
-OUTCOMES = ("confirmed", "refuted", "inconclusive")
-
 
 def label(entry: Entry) -> str:
     """An artifact's short name: its file without the ending, and whose arm it is."""
@@ -24,15 +22,15 @@ def label(entry: Entry) -> str:
 
 
 def decided(entries: Sequence[Entry]) -> list[tuple[Entry, Mapping[str, Any]]]:
-    """Every claim that some published study decided, in the order of paths and ids."""
+    """Every claim that some published study decided, in the order of methods and ids."""
     found = [(entry, claim) for entry in entries for claim in entry.value.get("mechanism", {}).get("claims", [])]
-    return sorted(found, key=lambda pair: (pair[0].artifact.path, pair[1]["id"]))
+    return sorted(found, key=lambda pair: (pair[0].page, pair[1]["id"], pair[0].artifact.path))
 
 
 def counted(claims: Iterable[Mapping[str, Any]]) -> str:
     """How many ended how: `5 confirmed, 1 refuted`."""
     counts = Counter(claim["outcome"] for claim in claims)
-    return ", ".join(f"{counts[outcome]} {outcome}" for outcome in OUTCOMES if counts[outcome])
+    return ", ".join(f"{counts[outcome]} {outcome}" for outcome in sentences.OUTCOMES if counts[outcome])
 
 
 def claims(method: Method, entries: Sequence[Entry]) -> str:

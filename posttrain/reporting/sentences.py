@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from posttrain.artifacts import statistics
@@ -11,6 +11,7 @@ from posttrain.artifacts.verdicts import BELOW_SESOI, BETTER, NO_EFFECT, NO_WIN,
 from posttrain.reporting.formatting import interval, number, plural
 from posttrain.reporting.summary import changes, completed
 
+OUTCOMES = ("confirmed", "refuted", "inconclusive")
 _WHERE = {
     "l1_mechanism": "candidate policies on {dataset}",
     "l2_tiny_lm": "a tiny language model trained on {dataset}",
@@ -21,6 +22,23 @@ _WHERE = {
 def where(artifact: Mapping[str, Any]) -> str:
     """What the numbers are about."""
     return _WHERE[artifact["evaluation_protocol"]["tier"]].format(dataset=artifact["runs"][0]["dataset"])
+
+
+def said(artifact: Mapping[str, Any]) -> list[str]:
+    """Everything that may be said of an artifact: of its runs, of each comparison, of its claims."""
+    claims = artifact.get("mechanism", {}).get("claims", [])
+    return [
+        *described(artifact),
+        *(compared(artifact, entry) for entry in artifact.get("comparison", [])),
+        *([_claims(claims)] if claims else []),
+    ]
+
+
+def _claims(claims: Sequence[Mapping[str, Any]]) -> str:
+    """Every claim under its outcome, by id."""
+    groups = {outcome: [claim["id"] for claim in claims if claim["outcome"] == outcome] for outcome in OUTCOMES}
+    listed = "; ".join(f"{outcome}: {', '.join(ids)}" for outcome, ids in groups.items() if ids)
+    return f"Claims {listed}."
 
 
 def described(artifact: Mapping[str, Any]) -> Iterator[str]:
@@ -53,7 +71,7 @@ def described(artifact: Mapping[str, Any]) -> Iterator[str]:
     if smallest > alpha:
         yield (
             f"This describes {plural(len(runs), 'seed')} and licenses no statement of a difference: the smallest p "
-            f"that {len(runs)} can reach is {number(smallest)}."
+            f"that {len(runs)} can reach is {number(smallest)}; {statistics.seeds_needed(alpha, 1)} are the least."
         )
 
 
