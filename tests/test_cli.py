@@ -124,10 +124,7 @@ def test_output_of_a_run_is_a_table_per_seed_one_overall_and_a_sentence(capsys):
     assert places == sorted(places)
     for metric in ("accuracy", "reward", "entropy", "KL to", "reference", "teacher", "before", "after", "change"):
         assert metric in out
-    assert (
-        "no statement of a difference: the smallest p that 2 can reach is 0.5000; 6 are the least."
-        in out
-    )
+    assert "no statement of a difference: the smallest p that 2 can reach is 0.5000; 6 are the least." in out
 
 
 def test_a_run_without_a_teacher_shows_no_distance_to_one(capsys):

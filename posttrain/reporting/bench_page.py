@@ -27,6 +27,7 @@ def bench_pages(suite: Suite) -> list[Page]:
     body = [
         "An idea against a tuned baseline on a tiny model. Differences are idea minus baseline, paired by seed.",
         table(HEAD, rows, right=range(1, 7)),
+        history.mended(entries),
     ]
     sources = tuple(file for entry in entries for file in entry.files)
     return [*pages, Page(f"{BENCH}/README.md", "Bench tracks", body, sources, licence_of(entries))]
@@ -38,7 +39,7 @@ def _track_page(track: str, suite: Suite) -> Page:
     current = [entry for entry in entries if not entry.historical]
     drawn = {f"{folder}/figures/{_stem(entry)}.svg": _figure(entry) for entry in current}
     body = ["An idea against a tuned baseline on a tiny model.", "## Results"]
-    body.append(table(HEAD, [_row(entry, suite, folder) for entry in entries], right=range(1, 7)))
+    body += [table(HEAD, [_row(entry, suite, folder) for entry in entries], right=range(1, 7)), history.mended(entries)]
     body += [f"![{_stem(entry)}: differences by seed, and sweeps](figures/{_stem(entry)}.svg)" for entry in current]
     body += [_signature(entry) for entry in current]
     lines = commands(current) + [f"posttrain verify {entry.artifact.path}" for entry in current]
@@ -61,7 +62,7 @@ def _row(entry: Entry, suite: Suite, folder: str) -> tuple[str, ...]:
     found = value["comparison"]
     standing = "published"
     if entry.historical:
-        standing = f"**{history.standing(entry, suite.of(entry.method, bench=True))[0]}**{history.mended(entry)}"
+        standing = f"**{history.standing(entry, suite.of(entry.method, bench=True))[0]}**"
     return (
         f"[{_stem(entry)}]({relative(folder, entry.artifact.path)})",
         number(value["baseline"]["full"]["mean"]),

@@ -23,10 +23,14 @@ def standing(record: Entry, entries: Iterable[Entry]) -> tuple[str, Entry | None
     return NOT_VERIFIED, None
 
 
-def mended(record: Entry) -> str:
-    """How a recorded artifact was made readable, where it arrived damaged: the repairs by name."""
-    changes = [change for file in record.received for change in file.value["changes"]]
-    return f"; received otherwise, mended by {' and '.join(f'`{change}`' for change in changes)}" if changes else ""
+def mended(records: Iterable[Entry]) -> str:
+    """A sentence for each recorded artifact that arrived damaged, with the repairs by name; empty where none did."""
+    return "\n\n".join(
+        f"`{record.artifact.path}` arrived damaged (`{file.digest}`) and was mended by "
+        f"{' and '.join(f'`{change}`' for change in file.value['changes'])}."
+        for record in records
+        for file in record.received
+    )
 
 
 def restore(root: Path, data: bytes, name: str) -> dict[Path, bytes]:

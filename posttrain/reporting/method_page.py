@@ -135,16 +135,10 @@ def _history(entries: Sequence[Entry], suite: Suite, folder: str) -> str:
         found = {change.metric: change for change in changes(entry.value["runs"])}["accuracy"]
         link = f"[{entry.artifact.path.rpartition('/')[2]}]({relative(folder, entry.artifact.path)})"
         by = "" if again is None else f", by {results.label(again)}"
-        cells = (
-            link,
-            seeds(entry.value["seeds"]),
-            number(found.before),
-            number(found.after),
-            f"**{mark}**{by}{history.mended(entry)}",
-        )
-        rows.append(cells)
+        rows.append((link, seeds(entry.value["seeds"]), number(found.before), number(found.after), f"**{mark}**{by}"))
     head = ("record", "seeds", "accuracy before", "after", "standing")
-    return "## Records from before this project\n\nThey serve no comparison.\n\n" + table(head, rows, right=(2, 3))
+    parts = ["## Records from before this project", "They serve no comparison.", table(head, rows, right=(2, 3))]
+    return "\n\n".join([*parts, history.mended(entries)]).rstrip()
 
 
 def _pitfalls(method: Method) -> str:

@@ -339,7 +339,7 @@ def test_a_received_copy_is_put_where_it_belongs_with_the_bytes_that_arrived(roo
     assert code == 0, said
     assert (place.read_bytes(), copy.read_bytes()) == (recorded, received)
     page = (root / "docs/bench/README.md").read_text()
-    assert "mended by `strip-line-numbers` and `final-newline`" in page
+    assert "was mended by `strip-line-numbers` and `final-newline`" in page
     assert differences(root) == []
 
 
