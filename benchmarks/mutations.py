@@ -1,7 +1,7 @@
-"""What verification catches, by level: python benchmarks/mutations.py [--docs DIR] [--artifact FILE] [--bytes N]
+"""What verification catches, by level: python benchmarks/mutations.py [--docs DIR] [--artifact FILE] [--files N]
 
 Three kinds of edits of the published suite, in a copy: every leaf of an artifact, each alone; the same behind digests
-that were formed again, as a careful forger would; and single bytes of every published file against `docs check`.
+that were formed again, as a careful forger would; and one byte of published files of each kind against `docs check`.
 A level's rate is the share of edits at which one of its own checks fails; `any` is what a reader is protected by.
 """
 
@@ -36,7 +36,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--docs", type=Path, default=Path("docs"), help="the published suite")
     parser.add_argument("--artifact", default=ARTIFACT, help="whose leaves are edited")
-    parser.add_argument("--bytes", type=int, default=4, help="edited bytes of each published file")
+    parser.add_argument("--files", type=int, default=25, help="files of each kind of which a byte is edited")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         root = Path(scratch)
@@ -46,7 +46,7 @@ def main() -> None:
             "artifact": options.artifact,
             "leaves": of_leaves(place, resealed=False),
             "leaves, digests formed again": of_leaves(place, resealed=True),
-            "bytes of published files": of_bytes(root, options.bytes),
+            "bytes of published files": of_bytes(root, options.files),
         }
     print(json.dumps(found, indent=2))
 
@@ -89,30 +89,38 @@ def _rebind(place: Path, record: bytes, old: bytes, new: bytes) -> None:
 
 
 def of_bytes(root: Path, count: int) -> dict[str, Any]:
-    """Flips one bit of some bytes of every published file and counts what `docs check` finds."""
+    """Flips one bit of a byte in some published files of each kind and counts what `docs check` finds."""
     methods, datasets = facts.methods(), facts.datasets()
-    kinds: dict[str, list[bool]] = {}
-    survivors = []
-    # Only where a handwritten text stands may a byte change; the suite has none but the markers' empty lines.
+    kinds: dict[str, list[Path]] = {}
     for path in sorted(path for path in (root / "docs").rglob("*") if path.is_file()):
-        kind = kind_of(path.relative_to(root).as_posix())
-        if kind is None:
-            continue
-        data = path.read_bytes()
-        for place in random.Random(path.name).sample(range(len(data)), min(count, len(data))):
+        if kind := kind_of(path.relative_to(root).as_posix()):
+            kinds.setdefault(kind, []).append(path)
+    rates: dict[str, Any] = {}
+    survivors = []
+    for kind, paths in sorted(kinds.items()):
+        chosen = random.Random(kind).sample(paths, min(count, len(paths)))
+        for path in chosen:
+            data = path.read_bytes()
+            place = random.Random(path.name).randrange(len(data))
             path.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
-            try:
-                built = build.build(root, methods, datasets)
-                found = bool(list(build.compare(root, built))) or bool(built.problems)
-            except SuiteError:
-                found = True
-            kinds.setdefault(kind, []).append(found)
-            if not found:
+            if not _found(root, methods, datasets):
                 survivors.append(f"{path.relative_to(root)}, byte {place}")
-        path.write_bytes(data)
-        print(f"{path.relative_to(root)}", file=sys.stderr)
-    rates = {kind: {"edits": len(found), "caught": round(sum(found) / len(found), 4)} for kind, found in kinds.items()}
+            path.write_bytes(data)
+        missed = sum(
+            survivor.split(",")[0] in {str(path.relative_to(root)) for path in chosen} for survivor in survivors
+        )
+        rates[kind] = {"files": len(paths), "edits": len(chosen), "caught": round(1 - missed / len(chosen), 4)}
+        print(f"{kind}: {rates[kind]}", file=sys.stderr)
     return {**rates, "not caught": survivors}
+
+
+def _found(root: Path, methods: list[Any], datasets: list[Any]) -> bool:
+    """Whether `docs check` has anything to say."""
+    try:
+        built = build.build(root, methods, datasets)
+    except SuiteError:
+        return True
+    return bool(list(build.compare(root, built))) or bool(built.problems)
 
 
 def kind_of(path: str) -> str | None:

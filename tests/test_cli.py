@@ -127,6 +127,14 @@ def test_output_of_a_run_is_a_table_per_seed_one_overall_and_a_sentence(capsys):
     assert "no statement of a difference: the smallest p that 2 can reach is 0.5000; 6 are the least." in out
 
 
+def test_no_number_and_no_name_of_a_run_is_shortened_to_fit_the_terminal(capsys):
+    """Eighty columns are what a terminal and a log have; a shortened name is no name."""
+    words = ["dataset.train_examples=8", "dataset.validation_examples=4", "steps=2", "seeds=1-6"]
+    out = said(capsys, "train", "opd", *words, "controls=shuffled_teacher", "--output", "a")
+    assert "shuffled_tea" in out
+    assert "…" not in out
+
+
 def test_a_run_without_a_teacher_shows_no_distance_to_one(capsys):
     assert "teacher" not in said(capsys, "train", "reinforce", *QUICK, "--output", "a")
 

@@ -171,7 +171,10 @@ def _comparisons(artifact: Mapping[str, Any], arms: Mapping[str, Mapping[str, An
     title = f"{artifact['method']} minus each rival: {metric} after training, paired by seed"
     table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="")
     for column in ("rival", "its mean", "difference", "95 % interval", "p (Holm)", "MDE"):
-        table.add_column(column, justify="left" if column == "rival" else "right", no_wrap=column != "rival")
+        # A name is cut over two lines rather than shortened: it is what the numbers are about.
+        table.add_column(
+            column, justify="left" if column == "rival" else "right", no_wrap=column != "rival", overflow="fold"
+        )
     for entry in artifact["comparison"]:
         name = entry["against"]["method"]
         rival = statistics.mean([run["final"][metric] for run in arms[name]["runs"]])

@@ -22,6 +22,7 @@ TIER_NAMES = {
     "l2_tiny_lm": "L2, tiny language model",
     "l3_real_model": "L3, real checkpoints",
 }
+_OF_ONE_TIME = ("--output", "--jobs", "--resume", "--save-steps")  # options that change no number of a run
 # Headings and markers of the templates, which claim nothing.
 FIXED = (*TIER_NAMES.values(), NOT_VERIFIED, CONFIRMED)
 
@@ -77,14 +78,14 @@ def relative(page_folder: str, path: str) -> str:
 
 
 def command(execution: Mapping[str, Any]) -> str:
-    """The command line of a run as one would type it, without where and on how many processes it ran."""
+    """The command line of a run as one would type it, without where, on how many processes and in how many goes."""
     kept, skip = [], False
     for word in execution["argv"]:
         if skip:
             skip = False
-        elif word in ("--output", "--jobs"):
+        elif word in _OF_ONE_TIME:
             skip = True
-        elif not word.startswith(("--output=", "--jobs=")):
+        elif word.partition("=")[0] not in _OF_ONE_TIME:
             kept.append(word)
     return shlex.join(kept)
 

@@ -5,6 +5,7 @@ import math
 import pytest
 
 from posttrain.reporting.formatting import cell, declared, interval, number, option, seeds, table
+from posttrain.reporting.page import command
 
 
 @pytest.mark.parametrize(
@@ -58,4 +59,12 @@ def test_a_cell_cannot_break_its_table():
 def test_options_read_as_on_the_command_line():
     assert option({"rule": "extremes", "k": 2, "on": True, "x": None, "r": [0.1]}) == (
         "{rule: extremes, k: 2, on: true, x: null, r: [0.1]}"
+    )
+
+
+def test_a_command_is_shown_without_what_belongs_to_one_go_of_it():
+    """The command on a page makes the same numbers anywhere: a resumed run is no other run."""
+    words = ["posttrain", "train", "grpo", "--output", "runs/a", "--resume", "auto", "--jobs=2", "--save-steps", "5"]
+    assert command({"argv": [*words, "--resume=auto", "seeds=1-3", "note=a b"]}) == (
+        "posttrain train grpo seeds=1-3 'note=a b'"
     )
