@@ -14,8 +14,8 @@ from posttrain.evaluation.card import model_card
 from posttrain.evaluation.conduct import Watch, conduct
 from posttrain.evaluation.experiment import solo
 from posttrain.evaluation.folders import Finished
-from posttrain.evaluation.sentences import sentences
 from posttrain.registry import ConfigError
+from posttrain.reporting.sentences import said
 
 SMALL = {"dataset.train_examples": 4, "dataset.validation_examples": 4, "steps": 2, "tune": None, "seeds": "3-4"}
 
@@ -143,7 +143,7 @@ def test_the_tables_and_the_sentence_say_how_much_of_the_gap_was_closed(language
     assert seeds == f"{LABEL}, by seed  3: 0.500, 4: 0.250"
     assert row.split()[-5:] == ["0.0000", "0.3750", "+0.3750", "[-1.2133,", "+1.9633]"]
     assert "…" not in said  # nothing is cut in a terminal of the usual width
-    assert "0.375 was closed on average over 2 seeds (95 % t interval [-1.213, 1.963])." in said
+    assert "0.3750 was closed on average (95 % t interval [-1.213, 1.963])." in said
 
 
 def test_without_a_gap_no_number_is_given(language_model, capsys, monkeypatch):
@@ -160,7 +160,7 @@ def test_mechanism_tiers_and_runs_without_a_teacher_show_none_of_it(language_mod
         del run["measures"]
     for found in (artifact(0.75, 0.75, tier="l1_mechanism"), without):
         assert "gap" not in shown(found, language_model, capsys, monkeypatch)
-        assert not [line for line in sentences(found) if "gap" in line]
+        assert not [line for line in said(found) if "gap" in line]
 
 
 def test_the_card_of_a_model_has_its_own_seeds_share(language_model):
