@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
@@ -18,6 +18,8 @@ from posttrain.registry import ConfigError
 
 # Streams of one seed, apart from the data's own.
 WEIGHTS, ORDER = 1, 2
+
+Kind = TypeVar("Kind")
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ class Training:
             model = initialise(self.model(settings, cell.data), _stream(cell.seed, WEIGHTS))
             weights = _digest(parameter.detach().numpy() for parameter in model.parameters())
             if idea is not None and idea.model is not None:
-                model = idea.model(model, settings)
+                model = _given("model", idea.model(model, settings), nn.Module)
             order = epochs(len(data.train), int(settings["epochs"]), _stream(cell.seed, ORDER))
             shared = {"data": _digest(data.drawn.values()), "initial_weights": weights}
             shared["order"] = _digest([order.numpy()])
@@ -95,7 +97,7 @@ class Training:
         changed = None if cell.idea is None else cell.idea.loss
         if changed is None:
             return self.loss
-        return lambda model, batch, settings: changed(model, batch, settings, self.loss)
+        return lambda model, batch, settings: _scalar(changed(model, batch, settings, self.loss))
 
 
 def descend(
@@ -115,8 +117,28 @@ def epochs(count: int, number: int, stream: torch.Generator) -> Tensor:
     return torch.stack([torch.randperm(count, generator=stream) for _ in range(number)])
 
 
-def _reordered(found: Tensor, base: Tensor) -> Tensor:
-    """An idea's order, which may repeat examples but not train longer."""
+def _given(hook: str, found: Any, kind: type[Kind]) -> Kind:
+    """What an idea's hook gave, if it is what the hook has to give."""
+    if not isinstance(found, kind):
+        raise ConfigError(
+            f"idea.{hook}: gave {type(found).__name__}, expected a torch {kind.__name__}; does it return?"
+        )
+    return found
+
+
+def _scalar(found: Any) -> Tensor:
+    """An idea's loss."""
+    loss = _given("loss", found, Tensor)
+    if loss.dim():
+        raise ConfigError(f"idea.loss: gave a tensor of shape {tuple(loss.shape)}, expected a scalar; take its mean")
+    return loss
+
+
+def _reordered(given: Any, base: Tensor) -> Tensor:
+    """An idea's order as a tensor, which may repeat examples but not train longer."""
+    found = torch.as_tensor(given) if isinstance(given, np.ndarray | list) else _given("order", given, Tensor)
+    if found.is_floating_point():
+        raise ConfigError(f"idea.order: gave {found.dtype}, expected whole numbers of examples")
     if found.shape != base.shape or found.min() < 0 or found.max() >= base.shape[1]:
         raise ConfigError(
             f"idea.order: found shape {tuple(found.shape)}, expected {tuple(base.shape)} of numbers below "
@@ -128,7 +150,7 @@ def _reordered(found: Tensor, base: Tensor) -> Tensor:
 def _optimizer(model: nn.Module, cell: Cell) -> torch.optim.Optimizer:
     parameters, settings = list(model.parameters()), cell.settings
     if cell.idea is not None and cell.idea.optimizer is not None:
-        return cell.idea.optimizer(parameters, settings)
+        return _given("optimizer", cell.idea.optimizer(parameters, settings), torch.optim.Optimizer)
     return torch.optim.AdamW(parameters, lr=settings["lr"], weight_decay=settings.get("weight_decay", 0.0))
 
 

@@ -137,6 +137,34 @@ def test_an_order_that_trains_longer_is_refused(tmp_path: Path) -> None:
         perform(bench, Unit("idea", 0, 0))
 
 
+@pytest.mark.parametrize(
+    ("hook", "body", "message"),
+    [
+        ("model", "def f(base, settings):\n    base.eval()", "idea.model: gave NoneType, expected a torch Module"),
+        ("loss", "def f(model, batch, settings, base):\n    return 0.5", "idea.loss: gave float"),
+        (
+            "loss",
+            "def f(model, batch, settings, base):\n    return model(batch.inputs)",
+            r"idea.loss: gave a tensor of shape .*take its mean",
+        ),
+        ("order", "def f(base, data, settings):\n    return iter(base)", "idea.order: gave .*expected a torch Tensor"),
+        ("order", "def f(base, data, settings):\n    return base / 1", "idea.order: gave torch.float32"),
+        ("optimizer", "def f(parameters, settings):\n    return 0.1", "idea.optimizer: gave float"),
+    ],
+)
+def test_a_hook_that_gives_something_else_is_told_so(hook: str, body: str, message: str, tmp_path: Path) -> None:
+    bench = small("multiscale_diffusion_pde", tmp_path, body, f"{hook}=f")
+    with pytest.raises(ConfigError, match=message):
+        perform(bench, Unit("idea", 0, 0))
+
+
+@pytest.mark.parametrize("given", ["base.numpy()", "base.tolist()", "base"])
+def test_an_order_may_be_a_tensor_an_array_or_lists(given: str, tmp_path: Path) -> None:
+    body = f"def f(base, data, settings):\n    return {given}"
+    bench = small("multiscale_diffusion_pde", tmp_path, body, "order=f")
+    assert perform(bench, Unit("idea", 0, 0)).metric == perform(bench, Unit("baseline", 0, 0)).metric
+
+
 @pytest.mark.parametrize("name", ALGORITHMS)
 @pytest.mark.parametrize(
     ("body", "arguments", "message"),
