@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from posttrain.policies.lm_loading import Lora
 from posttrain.policies.vocabulary import same_vocabulary
 from posttrain.ranks import Ranks
 from posttrain.registry import ConfigError, did_you_mean
+from posttrain.rewards.exact import Exact
 from posttrain.samplers.in_process import require_parity, tolerance_of
 from posttrain.settings import TrainConfig
 from posttrain.teachers.base import Surroundings
@@ -66,6 +67,7 @@ def assemble(
         return made.requires_grad_(False)
 
     _check_rows(config, drawn)
+    _check_answers(config, drawn)
     student: Any = build(config.policy.start, critic)
     if isinstance(config.policy, CausalLM) and config.algorithm.rollouts != "data":
         probe = student.sample(drawn.train[:PROBED], 1, None, seed, 0)
@@ -120,3 +122,23 @@ def _check_rows(config: TrainConfig, drawn: ProblemSet) -> None:
             f"group_size: `{config.method}` trains on data rows, of which `{name}` has {sorted(rows)} per problem, but "
             f"group_size is {config.group_size}. Make them equal, or choose another dataset."
         )
+
+
+def _check_answers(config: TrainConfig, drawn: ProblemSet) -> None:
+    """What compares with an answer needs one. `exact` measures 0 without; nothing can be trained on that."""
+    judges = {"reward": (config.reward, drawn.train)}
+    judges |= {
+        f"evaluation.{f.name}": (getattr(config.evaluation, f.name), drawn.validation)
+        for f in fields(config.evaluation)
+        if not isinstance(getattr(config.evaluation, f.name), Exact)
+    }
+    for key, (judge, problems) in judges.items():
+        without = [problem.id for problem in problems if not problem.answer]
+        if without and getattr(judge, "reads_answer", False):
+            asked = (
+                "" if key == "reward" else ", or write evaluation.accuracy=exact evaluation.reward=exact (0 throughout)"
+            )
+            raise ConfigError(
+                f"{key}: `{config.names[key]}` compares with the answer, but {len(without)} of {len(problems)} "
+                f"problems have none, {without[0]} the first. Name its column with dataset.columns.answer=NAME{asked}."
+            )

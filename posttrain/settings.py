@@ -173,6 +173,9 @@ def load(
     # The whole before its parts, however they were written: `teacher=snapshot` would undo `teacher.refresh_every=8`.
     for key in sorted(given, key=lambda key: key.count(".")):
         put(raw, key, given[key], COMPONENTS)
+    teacher = raw.get("teacher")
+    if isinstance(teacher, dict) and teacher.get("model") is not None:
+        teacher.setdefault("name", "frozen")  # another model does not move
     return resolve(raw, algorithm)
 
 
@@ -186,6 +189,9 @@ def _choose_graders(raw: dict[str, Any], given: Mapping[str, Any]) -> None:
     data = str(given.get("dataset"))
     own = [grader for word, grader in GRADERS.items() if word in data and grader in registry.rewards]
     grader = given.get("reward", (own or ["exact"])[0])
+    options = {key.removeprefix("reward."): value for key, value in given.items() if key.startswith("reward.")}
+    if options and isinstance(grader, str):
+        grader = {"name": grader, **options}
     raw["evaluation"] = {"accuracy": grader, "reward": grader}
     if raw.get("reward") is not None:
         raw["reward"] = grader

@@ -466,3 +466,11 @@ def test_words_are_data_or_a_config_error(words):
     except ConfigError:
         return
     assert len(found) == len(words)
+
+
+@pytest.mark.parametrize("tier", ["l2", "l3"])
+def test_a_model_named_as_the_teacher_is_a_frozen_one_unless_another_kind_is_named(tier):
+    words = ["teacher.model=elsewhere", "policy.model=here" if tier == "l3" else "policy.model=tiny:student"]
+    assert load("opd", tier, overrides=words).names["teacher"] == "frozen"
+    named = load("opd", tier, overrides=[*words[1:], "teacher=snapshot"])
+    assert named.names["teacher"] == "snapshot"

@@ -120,3 +120,21 @@ def test_an_algorithm_without_rewards_is_given_none(here):
 )
 def test_records_call_data_by_what_it_is(here, words, data):
     assert load(*words, "reward=exact").data == data
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["dataset=steps", "reward=numeric", "reward.tolerance=0.25"], {"tolerance": 0.25}),
+        (["dataset=openai/gsm8k", "reward.tolerance=0.25"], {"tolerance": 0.25}),
+        (["reward=sum", "reward.of=[exact,coin]", "reward.weights=[1,0.5]"], {"weights": (1, 0.5)}),
+        (["reward=my.py:score", "reward.on_error=exclude"], {"source": "my.py:score", "on_error": "exclude"}),
+    ],
+)
+def test_held_out_answers_are_judged_by_the_reward_with_its_options(words, expected):
+    """On a checkpoint's own data evaluation follows the reward, not only its name."""
+    config = settings.load("grpo", "l3", overrides=["policy.model=folder", *words])
+    for judge in (config.reward, config.evaluation.accuracy, config.evaluation.reward):
+        assert {key: getattr(judge, key) for key in expected} == expected
+    named = settings.load("grpo", "l3", overrides=["policy.model=folder", *words, "evaluation.accuracy=exact"])
+    assert named.names["evaluation.accuracy"] == "exact"

@@ -114,7 +114,7 @@ def print_title(console: Console, experiment: Experiment, artifact: Mapping[str,
     tier = artifact["evaluation_protocol"]["tier"]
     console.print(
         f"{experiment.verb} {experiment.main.name} · {config.data} · policy {config.names['policy']} · "
-        f"tier {tier} · {plural(len(config.seeds), 'seed')} · {config.steps} steps",
+        f"tier {tier} · {plural(len(config.seeds), 'seed')} · {plural(config.steps, 'step')}",
         soft_wrap=True,
         markup=False,
     )

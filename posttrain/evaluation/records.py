@@ -211,7 +211,7 @@ def artifact(
         found["mechanism"] = mechanism
     if checks is not None:
         found["checks"] = list(checks)
-    notes = biases(config) + ((config.note,) if config.note else ())
+    notes = (*biases(config), *unanswered(config), *((config.note,) if config.note else ()))
     if notes:
         found["notes"] = list(notes)
     found["provenance"] = {
@@ -236,6 +236,20 @@ def artifact_path(experiment: Experiment, arm: Arm) -> str:
     paper = arm.config.algorithm.paper if arm.name == arm.config.method else ""
     folder = f"{paper}-{arm.name}" if paper else arm.name
     return f"docs/post-training/{folder}/metrics/{experiment.name}.json"
+
+
+def unanswered(config: TrainConfig) -> tuple[str, ...]:
+    """A warning where held-out rows have no answer, so that nothing could be right."""
+    if not isinstance(config.dataset, Files | Hub):
+        return ()
+    problems = config.dataset.build(config.seeds[0]).validation
+    without = sum(not problem.answer for problem in problems)
+    if not without:
+        return ()
+    return (
+        f"{without} of {len(problems)} held-out problems have no answer; accuracy and reward count them as wrong and "
+        "say nothing of them. Distances to teacher and reference do not depend on answers.",
+    )
 
 
 def biases(config: TrainConfig) -> tuple[str, ...]:

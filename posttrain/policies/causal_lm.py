@@ -23,7 +23,7 @@ from posttrain.batch import Problem, Rollouts, Scores, Targets
 from posttrain.policies.base import Divergence, Expectations, Policy, States
 from posttrain.policies.lm_encoding import Encoder, Template
 from posttrain.policies.lm_head import Question, answer, top_support
-from posttrain.policies.lm_loading import Lora, check_model, end_tokens, head_of, load, merged, with_lora
+from posttrain.policies.lm_loading import Lora, check_context, check_model, end_tokens, head_of, load, merged, with_lora
 from posttrain.policies.lm_projection import Head
 from posttrain.policies.lm_rows import joined, keys_of, packed, placed, prompts_of, responses_of, rollouts_of
 from posttrain.policies.vocabulary import vocabulary
@@ -82,6 +82,7 @@ class CausalLMPolicy(torch.nn.Module):
         check_model(self.model, self.encoder, self.vocabulary.size)
         # One width for all prompts, so that rollouts of different steps can be put together.
         self.width = max((len(self.encoder.prompt(problem)) for problem in problems), default=1)
+        check_context(model, self.width, config.max_completion_tokens)
         self.real = torch.float64 if config.dtype == "float64" else torch.float32
         size = model.get_output_embeddings().in_features
         self.critic = torch.nn.Linear(size, 1, dtype=self.real, device=config.device) if critic else None

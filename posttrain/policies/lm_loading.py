@@ -57,7 +57,10 @@ def load(model: str, dtype: str, attn_implementation: str | None, trust_remote_c
             **local,
         )
     except (OSError, ValueError, ImportError, KeyError, RuntimeError, SafetensorError) as error:
-        raise ConfigError(f"policy.model: `{model}` cannot be loaded: {error}") from error
+        what = (
+            "cannot be loaded" if folder.is_dir() else "is no folder here, and no model of the hub was found under it"
+        )
+        raise ConfigError(f"policy.model: `{model}` {what}: {str(error).splitlines()[0]}") from error
     made, report = loaded
     lost = sorted(str(name) for kind in ("missing_keys", "mismatched_keys") for name in report.get(kind) or ())
     if lost:
@@ -172,6 +175,17 @@ def _weight(layer: Any) -> torch.Tensor:
     for name in layer.active_adapters:
         weight = weight + layer.get_delta_weight(name)
     return weight
+
+
+def check_context(model: Any, prompt: int, completion: int) -> None:
+    """The longest prompt and a completion of the limit's length fit the positions that the model was made for."""
+    context = getattr(model.config, "max_position_embeddings", None)
+    if context is not None and prompt + completion > context:
+        raise ConfigError(
+            f"policy.max_completion_tokens: found {completion} after a prompt of {prompt} tokens, but the model has "
+            f"{context} positions (max_position_embeddings). Lower it, or leave long rows out with "
+            "dataset.max_prompt_characters."
+        )
 
 
 @torch.no_grad()

@@ -2,6 +2,7 @@
 
 A reward is a callable `(problem, text)`, or a `BatchReward` that is asked about many completions at one time. Its
 answer is a number, a `Verdict` (a number with what is known beside it), `None` (it has nothing to say) or a `Failure`.
+One that compares with `Problem.answer` says so by `reads_answer = True`, and is refused where problems have none.
 """
 
 from __future__ import annotations

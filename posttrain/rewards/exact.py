@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from posttrain.batch import Failure, Problem
 from posttrain.registry import rewards
@@ -13,6 +14,8 @@ from posttrain.registry import rewards
 class Exact:
     """1 where the completion is the answer, else 0."""
 
+    reads_answer: ClassVar[bool] = True
+
     def __call__(self, problem: Problem, text: str) -> float | Failure:
         return float(text == problem.answer)
 
@@ -21,6 +24,8 @@ class Exact:
 @dataclass(frozen=True)
 class Positions:
     """The share of positions that hold the right token, in [0, 1]."""
+
+    reads_answer: ClassVar[bool] = True
 
     def __call__(self, problem: Problem, text: str) -> float | Failure:
         right, found = problem.answer.split(" "), text.split(" ")

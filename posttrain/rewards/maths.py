@@ -9,6 +9,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import ClassVar
 
 from posttrain.batch import Failure, Problem
 from posttrain.ranges import NOT_NEGATIVE, POSITIVE, check
@@ -27,6 +28,8 @@ class Maths(BatchReward):
     math-verify in a process of its own, where nothing exact contradicts it. What takes longer than `timeout` seconds is
     a failure, never a 0.
     """
+
+    reads_answer: ClassVar[bool] = True
 
     tolerance: float = 0.0
     percent: Percent = "unit"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from posttrain.batch import Failure, Problem
 from posttrain.ranges import NOT_NEGATIVE, check
@@ -19,6 +20,8 @@ class Numeric:
     Equal means |a - b| <= tolerance * max(|a|, |b|) of exact fractions. `percent` says what 50% is: with a `unit` it is
     50, as 12 cm is 12; as a `fraction` it is 1/2. An answer of the dataset that is no number leaves its problem out.
     """
+
+    reads_answer: ClassVar[bool] = True
 
     tolerance: float = 0.0
     percent: Percent = "unit"

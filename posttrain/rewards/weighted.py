@@ -36,6 +36,11 @@ class Sum(BatchReward):
             raise ConfigError(f"reward.of: found {', '.join(names)}, expected different names: they are logged by them")
 
     @property
+    def reads_answer(self) -> bool:
+        """Whether a part does."""
+        return any(getattr(part, "reads_answer", False) for part in self.of)
+
+    @property
     def names(self) -> tuple[str, ...]:
         """What the parts are called: a function by its own name, others as registered."""
         return tuple(part.name if isinstance(part, Function) else rewards.name_of(part) for part in self.of)

@@ -115,3 +115,61 @@ def test_a_run_of_another_file_under_the_same_name_is_noticed(here, checkpoint, 
     Path("worked.jsonl").unlink()
     assert main(["verify", "run"]) == 0
     assert 'V2 data set: generator or files of "files-worked" are not at hand' in capsys.readouterr().out
+
+
+@pytest.fixture
+def unanswered(here):
+    """Prompts alone, as one has them for distillation."""
+    rows = [json.loads(line) for line in Path("worked.jsonl").read_text().splitlines()]
+    Path("prompts.jsonl").write_text("\n".join(json.dumps({"prompt": row["prompt"]}) for row in rows))
+
+
+def test_prompts_without_answers_serve_distillation_and_the_result_says_so(unanswered, checkpoint, capsys):
+    """A model named as the teacher is a frozen one; nothing could be right, so accuracy says nothing."""
+    train("opd", checkpoint, "dataset=prompts.jsonl", f"teacher.model={checkpoint}")
+    artifact = read("artifact.json")
+    assert artifact["runs"][0]["training"]["online_teacher_calls"] > 0
+    assert artifact["runs"][0]["final"]["accuracy"] == 0
+    [note] = [note for note in artifact["notes"] if "no answer" in note]
+    assert note.startswith("6 of 6 held-out problems have no answer")
+    assert note in capsys.readouterr().out.replace("\n", " ")
+    assert main(["verify", "run"]) == 0
+
+
+def test_answers_that_are_there_are_not_remarked_upon(here, checkpoint):
+    train("grpo", checkpoint, "dataset=worked.jsonl", "reward=exact", "group_size=2")
+    assert not [note for note in read("artifact.json")["notes"] if "no answer" in note]
+
+
+@pytest.mark.parametrize("reward", ["exact", "numeric", "last_step", "sum reward.of=[exact,coin]"])
+def test_a_reward_that_compares_is_refused_where_there_is_nothing_to_compare_with(
+    unanswered, checkpoint, capsys, reward
+):
+    words = f"dataset=prompts.jsonl reward={reward}".split()
+    train("grpo", checkpoint, *words, code=2)
+    said = capsys.readouterr().err
+    assert "compares with the answer, but 34 of 34 problems have none" in said
+    assert "dataset.columns.answer=NAME" in said
+    assert not Path("run/artifact.json").exists()
+
+
+def test_a_judge_of_held_out_answers_needs_them_too(unanswered, checkpoint, capsys):
+    words = ["dataset=prompts.jsonl", f"teacher.model={checkpoint}", "evaluation.accuracy=numeric"]
+    train("opd", checkpoint, *words, code=2)
+    assert "evaluation.accuracy: `numeric` compares with the answer, but 6 of 6" in capsys.readouterr().err
+
+
+def test_a_prompt_and_a_completion_beyond_the_models_positions_are_refused(here, checkpoint, capsys):
+    context = json.loads((checkpoint / "config.json").read_text())["max_position_embeddings"]
+    words = ["dataset=worked.jsonl", "reward=exact", "group_size=2"]
+    code = main(["train", "grpo", f"policy.model={checkpoint}", *words, f"policy.max_completion_tokens={context}"])
+    assert code == 2
+    assert f"but the model has {context} positions" in capsys.readouterr().err
+
+
+def test_a_model_that_is_nowhere_is_told_in_one_line(here, capsys, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    code = main(["train", "grpo", "policy.model=missing", "dataset=worked.jsonl", "reward=exact"])
+    said = capsys.readouterr().err.splitlines()
+    assert code == 2
+    assert "`missing` is no folder here, and no model of the hub was found under it" in said[-1]
