@@ -366,6 +366,21 @@ def test_a_finished_seed_is_taken_as_it_is_unless_its_record_is_flipped(tmp_path
     assert "finished.json: its digest does not agree" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("damage", ["flipped", "gone"])
+def test_a_finished_seed_whose_model_is_not_what_was_saved_is_run_again(damage, tmp_path, capsys):
+    """The artifact names the model's digest: another file under that name would be published with it."""
+    chosen = config("sparse-opd", "l2", steps=2, eval_steps=2)
+    unit = Unit("sparse-opd", "sparse-opd", chosen.resolved, 3, tmp_path, save_steps=2)
+    done = perform(unit)
+    [weights] = unit.model.rglob("*.safetensors")
+    saved = weights.read_bytes()
+    weights.write_bytes(saved[:-1] + bytes([saved[-1] ^ 1])) if damage == "flipped" else weights.unlink()
+    again = perform(unit)
+    assert "is not what was saved; the seed is run again" in capsys.readouterr().err
+    assert weights.read_bytes() == saved
+    assert again.run == done.run
+
+
 def test_a_checkpoint_is_due_after_a_minute_or_twenty_times_what_the_last_one_took(tmp_path, monkeypatch):
     saver = saving.Saver(replace(unit_of(experiment("grpo"), tmp_path), save_steps=None), assemble(config("grpo"), 3))
     for cost, wait in ((0.0, 60.0), (2.0, 60.0), (30.0, 600.0)):
