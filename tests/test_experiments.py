@@ -187,6 +187,8 @@ def started(*arguments: str, folder: Path, **environment: str) -> subprocess.Pop
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        # A shell's background job, and so a suite that runs as one, has Ctrl-C switched off, and hands that on.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
 
