@@ -88,7 +88,7 @@ def test_so_it_is_for_a_language_model(tmp_path, tiny_folder, words, capsys):
     asked = [
         "lightning-opd", f"policy.model={model}", "teacher=cached", "teacher.on_miss=error",
         *(words or [f"teacher.model={model}"]), "dataset.train_examples=6", "dataset.validation_examples=2", "seeds=1",
-        "steps=2", "problems_per_step=3",
+        "steps=2", "problems_per_step=3", "policy.max_completion_tokens=8",
     ]  # fmt: skip
     assert run("cache", "build", *asked, "--store", str(store)) == 0
     said = capsys.readouterr().out

@@ -127,7 +127,9 @@ def test_br_39_b_code_of_a_folder_is_refused_by_the_name_of_the_file_and_runs_on
     with pytest.raises(ConfigError, match=rf"{file}` asks to run code .*policy\.trust_remote_code=true"):
         CausalLM(model=str(folder)).build(tiny_lm.problems(), {}, False)
     assert not marker.exists()
-    made = CausalLM(model=str(folder), trust_remote_code=True).build(tiny_lm.problems(), {}, False)
+    made = CausalLM(model=str(folder), trust_remote_code=True, max_completion_tokens=8).build(
+        tiny_lm.problems(), {}, False
+    )
     assert marker.exists()
     assert made.sample(tiny_lm.problems(1), 2, None, 0, 1).mask.any()
 

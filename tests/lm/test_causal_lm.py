@@ -268,7 +268,7 @@ def test_a_saved_folder_loads_with_transformers_and_as_a_policy(tmp_path):
     rollouts = drawn(made)
     made.save(tmp_path)
     assert made.model.model.layers[0].mlp.up_proj.lora_A  # saving leaves the policy as it was
-    loaded = CausalLM(model=str(tmp_path)).build(problems(), {}, False)
+    loaded = CausalLM(model=str(tmp_path), max_completion_tokens=8).build(problems(), {}, False)
     assert apart(loaded.targets(rollouts, rollouts.mask).logprobs, rollouts.logprobs) < 1e-5
     assert loaded.vocabulary.digest == made.vocabulary.digest
     logits = AutoModelForCausalLM.from_pretrained(tmp_path)(rollouts.prompt_ids[:1]).logits
@@ -291,7 +291,7 @@ def test_br_38_training_goes_on_from_an_adapter_folder(tmp_path):
                 parameter.normal_(std=0.3)
     trained.save_pretrained(adapter)
     tiny_lm.tokenizer().save_pretrained(adapter)
-    made = CausalLM(model=str(adapter)).build(problems(), {}, False)
+    made = CausalLM(model=str(adapter), max_completion_tokens=8).build(problems(), {}, False)
     ids = torch.tensor([[7, 8, 9]])
     assert apart(made.model(ids).logits, trained(ids).logits) < 1e-5
     assert {p.requires_grad for n, p in made.named_parameters() if "lora_" in n} == {True}

@@ -96,7 +96,7 @@ def test_br_15_an_added_token_and_its_new_row_come_back_with_the_adapter(tmp_pat
         (-policy.score(shown, shown.mask).logprobs.sum()).backward()
         optimizer.step()
     policy.save(tmp_path)
-    again = CausalLM(model=str(tmp_path)).build(given, {}, False)
+    again = CausalLM(model=str(tmp_path), max_completion_tokens=6).build(given, {}, False)
     ids = torch.tensor([[60, 7, 60, 8]])
     with torch.no_grad():
         assert torch.allclose(again.model(ids).logits, policy.model(ids).logits, atol=1e-5)
