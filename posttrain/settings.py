@@ -30,6 +30,7 @@ REAL: dict[str, Any] = {"tier": "l3", "learning_rate": 1e-5, "teacher": None, "p
 GRADERS = {"reasoning_gym": "reasoning_gym", "gsm8k": "numeric"}
 # The smoke tier: a few steps of the mechanism tier's configuration.
 SMOKE: dict[str, Any] = {"tier": "l0", "steps": 10, "seeds": [0, 1], "tune": None, "note": None}
+TRUST = ("trust_remote_code", "allow_eval")  # options by which the caller lets code of data or models run
 PLACES = ("path", "validation", "source", "model")  # options of parts that may name a file or folder
 TRACKERS = ("tensorboard", "wandb", "trackio")  # beside metrics.jsonl, which is always written
 COMPONENTS: dict[str, Registry] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import multiprocessing
 import os
 import signal
@@ -12,7 +13,7 @@ from typing import Any
 
 EXIT_CODE = 143  # what a shell reports of a process that SIGTERM ended
 
-_asked = threading.Event()
+_asked = [False]  # a plain flag: a signal may arrive while any lock is held
 _shared: list[Any] = []  # events of multiprocessing, through which processes that share the work tell each other
 
 
@@ -22,7 +23,7 @@ class Stopped(Exception):
 
 def requested() -> bool:
     """Whether this process, or one it shares its work with, was asked to stop."""
-    return _asked.is_set() or any(event.is_set() for event in _shared)
+    return _asked[0] or any(event.is_set() for event in _shared)
 
 
 def share(event: Any) -> None:
@@ -32,8 +33,14 @@ def share(event: Any) -> None:
 
 def request(*_: Any) -> None:
     """Asks for the end; also the handler of the signal."""
-    _asked.set()
-    for event in _shared:
+    # The handler may have interrupted `is_set`, which holds the lock that `set` waits for: another thread sets them.
+    _asked[0] = True
+    if _shared:
+        _thread.start_new_thread(_tell, ())
+
+
+def _tell() -> None:
+    for event in list(_shared):
         event.set()
 
 
@@ -48,7 +55,7 @@ def listening() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-        _asked.clear()
+        _asked[0] = False
         _shared.clear()
 
 

@@ -288,7 +288,7 @@ def decided(comparisons: Sequence[Mapping[str, Any]], alpha: float) -> list[dict
 def _verdict(greedy: Mapping[str, Any], p_adjusted: float, family: int, alpha: float) -> Verdict:
     if greedy["only_this_right"] == greedy["only_rival_right"] == 0:
         return "identical outcomes"
-    if greedy["min_attainable_p"] > alpha / family:
+    if p_adjusted > alpha and greedy["min_attainable_p"] > alpha / family:
         return "too few differing items"
     if p_adjusted > alpha:
         return "no significant difference"

@@ -8,7 +8,6 @@ guessed about types, no cache is written, and every mistake has a line number. P
 from __future__ import annotations
 
 import csv
-import hashlib
 import io
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -58,13 +57,13 @@ def read_table(path: Path, field: str) -> Table:
         ) from None
     except OSError as error:
         raise ConfigError(f"{field}: `{path}` cannot be read: {error.strerror or error}") from error
-    return _parsed(path, hashlib.sha256(data).hexdigest())
+    return _parsed(path.name, data)
 
 
 @lru_cache(maxsize=8)
-def _parsed(path: Path, digest: str) -> Table:
+def _parsed(name: str, data: bytes) -> Table:
     """Every seed builds its problems from the same rows: they are parsed once as long as the bytes stay the same."""
-    return Table(path.name, tuple(READERS[path.suffix.lower()](path.name, path.read_bytes())))
+    return Table(name, tuple(READERS[Path(name).suffix.lower()](name, data)))
 
 
 # -- formats --------------------------------------------------------------------------------------------------

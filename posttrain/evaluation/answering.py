@@ -13,6 +13,7 @@ import torch
 from posttrain.artifacts.evaluations import Completion, Item
 from posttrain.batch import Problem, Rollouts
 from posttrain.evaluation.benchmark import Benchmark, prompt_digest
+from posttrain.judging import FailureWatch
 from posttrain.policies.causal_lm import CausalLMPolicy
 from posttrain.tracking import Grader, judge
 
@@ -39,16 +40,16 @@ def answer(
     """The items in the order of `problems`; `report` is told of completions and tokens after each part."""
     greedy: dict[str, tuple[str, Completion]] = {}
     sampled: dict[str, tuple[Completion, ...]] = {}
-    ordered = _by_length(policy, problems)
+    ordered, watch = _by_length(policy, problems), FailureWatch()
     for part in _parts(ordered, policy.config.rows):
         rollouts = _timed(cost, "greedy", lambda part=part: policy.greedy(part))
-        graded = _completions(benchmark.reward, part, rollouts, cost, report)
+        graded = _completions(benchmark.reward, part, rollouts, cost, report, watch)
         greedy |= {p.id: (text, one[0]) for p, text, one in zip(part, rollouts.texts, graded, strict=True)}
     for part in _parts(ordered, policy.config.rows // benchmark.samples) if benchmark.samples else ():
         # The stream is for candidate policies; a language model draws from the keys alone.
         draw = lambda part=part: policy.sample(part, benchmark.samples, np.random.default_rng(seed), seed, STEP)  # noqa: E731
         rollouts = _timed(cost, "sample", draw)
-        graded = _completions(benchmark.reward, part, rollouts, cost, report)
+        graded = _completions(benchmark.reward, part, rollouts, cost, report, watch)
         sampled |= {problem.id: tuple(ones) for problem, ones in zip(part, graded, strict=True)}
     return [Item(seed, p.id, prompt_digest(p), *greedy[p.id], sampled.get(p.id, ())) for p in problems]
 
@@ -72,10 +73,16 @@ def _timed(cost: Cost, phase: str, work: Callable[[], Any]) -> Any:
 
 
 def _completions(
-    grader: Grader, problems: Sequence[Problem], rollouts: Rollouts, cost: Cost, report: Callable[[int, int], None]
+    grader: Grader,
+    problems: Sequence[Problem],
+    rollouts: Rollouts,
+    cost: Cost,
+    report: Callable[[int, int], None],
+    watch: FailureWatch,
 ) -> list[list[Completion]]:
-    """How each completion of each problem ended."""
+    """How each completion of each problem ended; RewardError where too many could not be judged."""
     rewards = _timed(cost, "reward", lambda: judge(grader, problems, rollouts))
+    watch.add(rewards)
     lengths, size = rollouts.mask.sum(1), rollouts.group_size
     cost.completions += len(rollouts.texts)
     cost.tokens += int(lengths.sum())

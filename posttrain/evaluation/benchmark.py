@@ -16,7 +16,7 @@ from posttrain.evaluation.checkpoints import Subject
 from posttrain.overrides import parse_overrides, put
 from posttrain.policies.causal_lm import CausalLM
 from posttrain.registry import ConfigError
-from posttrain.settings import COMPONENTS
+from posttrain.settings import COMPONENTS, TRUST
 
 Split = Literal["validation", "train", "all"]
 PARTS = {"policy", "dataset", "reward"}
@@ -106,12 +106,16 @@ def resolve(subject: Subject, words: Sequence[str], asked: Asked = Asked()) -> B
 
 
 def _defaults(subject: Subject) -> dict[str, Any]:
-    """The settings of the run that made the models; the defaults of a language model otherwise."""
+    """The settings of the run that made the models; the defaults of a language model otherwise.
+
+    Trust is not among them: a folder cannot ask for its own code to be run.
+    """
     if subject.run is None:
         return {"policy": {"name": "causal_lm"}}
     run = subject.run.resolved
-    policy = {key: value for key, value in run["policy"].items() if key not in ("model", "lora", "start")}
-    return {"policy": policy, "dataset": dict(run["dataset"]), "reward": dict(run["evaluation"]["accuracy"])}
+    policy = {key: value for key, value in run["policy"].items() if key not in ("model", "lora", "start", *TRUST)}
+    dataset = {key: value for key, value in run["dataset"].items() if key not in TRUST}
+    return {"policy": policy, "dataset": dataset, "reward": dict(run["evaluation"]["accuracy"])}
 
 
 def _refuse_foreign(given: Mapping[str, Any]) -> None:

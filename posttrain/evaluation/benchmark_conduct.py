@@ -19,6 +19,8 @@ from posttrain.artifacts.documents import dumps, write_atomically
 from posttrain.artifacts.eval_verify import AGAINST, ITEMS, Answers, other_settings, read_answers, verify_eval
 from posttrain.artifacts.evaluations import Completion, Item, compared, decided, paired
 from posttrain.artifacts.evidence import read_document
+from posttrain.artifacts.lock import NAME as LOCK
+from posttrain.artifacts.lock import exclusive
 from posttrain.artifacts.report import FAILED
 from posttrain.assembly import pin
 from posttrain.batch import Problem
@@ -106,6 +108,14 @@ class _Session:
         models = self._identified(self.subject)
         plan = manifest.plan_document(records.plan(self.benchmark, whole, models, rivals or self._known(stored)))
         folder = output or self._default_folder()
+        with exclusive(folder, plan["plan_sha256"]):
+            if any(path.name != LOCK for path in folder.iterdir()):
+                raise ConfigError(f"--output: {folder} is not empty any more: another evaluation ended there.")
+            return self._measure(folder, plan, models, rivals, stored)
+
+    def _measure(
+        self, folder: Path, plan: dict[str, Any], models: list[Model], rivals: list[Model], stored: Answers | None
+    ) -> Evaluated:
         self._begin(folder, self.subject, plan)
         if rivals:
             self._begin(folder / AGAINST, rivals[0].subject, plan)

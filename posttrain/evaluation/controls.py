@@ -31,8 +31,12 @@ def _select(rule: str) -> Callable[[TrainConfig], Overrides]:
 
 def _scaled_dense(config: TrainConfig) -> Overrides:
     """All tokens, with the learning rate lowered by the share of tokens that the sparse arm supervises."""
+    if not hasattr(config.dataset, "positions"):
+        raise ConfigError(
+            "controls: `scaled_dense` needs completions of a known length (dataset=decisions). Write controls=dense."
+        )
     scope = config.group_size if config.algorithm.select.scope == "group" else 1
-    tokens = scope * getattr(config.dataset, "positions", 1)
+    tokens = scope * config.dataset.positions
     return {"algorithm.select.rule": "all", "learning_rate": config.learning_rate * min(1.0, _kept(config) / tokens)}
 
 

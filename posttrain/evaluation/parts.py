@@ -5,6 +5,7 @@ A part is a complete run of its one seed, which anyone can verify, with `part.js
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
@@ -25,6 +26,7 @@ from posttrain.ranks import Ranks
 from posttrain.registry import ConfigError, Plugin
 from posttrain.teachers.base import Found
 
+ARM = r"[a-z0-9][a-z0-9._-]*"  # the name of an arm, which is a folder's
 PART = "part.json"
 
 
@@ -122,8 +124,15 @@ def _part(folder: Path) -> _Part:
     if not (folder / PART).is_file():
         raise ConfigError(f"merge: {folder} has no {PART}. Give folders of finished runs with --only-seed N.")
     document = documents.read(folder / PART)
-    if document.get("part_version") != 1 or document.get("part_sha256") != content_digest(document.get("part")):
+    if (
+        not isinstance(document, Mapping)
+        or document.get("part_version") != 1
+        or document.get("part_sha256") != content_digest(document.get("part"))
+    ):
         raise ConfigError(f"merge: {folder / PART} does not have the digest that it bears. Run the seed again.")
+    named = [arm["name"] for arm in document["part"]["experiment"]["arms"]]
+    if strange := [name for name in named if not re.fullmatch(ARM, name)]:  # names become folders
+        raise ConfigError(f"merge: {folder / PART} names an arm {strange[0]!r}. Run the seed again.")
     return _Part(folder, document["part"])
 
 

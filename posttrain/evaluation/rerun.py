@@ -23,6 +23,7 @@ from posttrain.assembly import assemble, pin
 from posttrain.evaluation.study import studies
 from posttrain.evaluation.work import Unit, perform
 from posttrain.registry import ConfigError
+from posttrain.settings import TRUST
 
 BUDGET = 60.0  # seconds an artifact
 WHOLE_SEEDS = ("l0_smoke", "l1_mechanism")  # tiers whose seeds are short enough to run whole
@@ -43,6 +44,11 @@ def rerun(report: Report, path: Path, budget: float = BUDGET) -> Report:
     evidence = gather(artifact)
     if evidence.execution is None:
         return replace(report, not_checked=(*rest, "V3: without an execution record nothing says what to run"))
+    config = evidence.execution.value["execution"]["config"]
+    trusted = [f"{part}.{key}" for part in ("policy", "dataset") for key in TRUST if (config.get(part) or {}).get(key)]
+    if trusted:
+        said = f"V3: the run let code of its model or data run ({trusted[0]}=true); a record cannot ask for that"
+        return replace(report, not_checked=(*rest, said))
     checks, left = _checks(evidence, budget)
     return replace(report, checks=(*report.checks, *checks), not_checked=(*left, *rest))
 

@@ -220,11 +220,10 @@ def _spread(units: Sequence[tuple[int, Unit]], jobs: int) -> Any:
         try:
             for future in as_completed(futures):
                 yield futures[future], future.result()
-        except stopping.Stopped:
-            pool.shutdown(wait=True, cancel_futures=True)  # the others save their state, too
-            raise
         except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
+            # The others save their state and end, whatever it was: the folder's lock is about to be given back.
+            stop.set()
+            pool.shutdown(wait=True, cancel_futures=True)
             raise
 
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -23,7 +24,17 @@ from posttrain.batch import Problem, Rollouts, Scores, Targets
 from posttrain.policies.base import Divergence, Expectations, Policy, States
 from posttrain.policies.lm_encoding import Encoder, Template
 from posttrain.policies.lm_head import Question, answer, top_support
-from posttrain.policies.lm_loading import Lora, check_context, check_model, end_tokens, head_of, load, merged, with_lora
+from posttrain.policies.lm_loading import (
+    COMPLETION,
+    Lora,
+    check_model,
+    completion_limit,
+    end_tokens,
+    head_of,
+    load,
+    merged,
+    with_lora,
+)
 from posttrain.policies.lm_projection import Head
 from posttrain.policies.lm_rows import joined, keys_of, packed, placed, prompts_of, responses_of, rollouts_of
 from posttrain.policies.vocabulary import vocabulary
@@ -31,6 +42,7 @@ from posttrain.ranges import POSITIVE, at_least, check, or_null
 from posttrain.registry import ConfigError, policies
 from posttrain.samplers.in_process import Sampling, draw
 
+NO_PART_OF_THE_MODEL = ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "use_cache")
 EXPECTATION_STEP = -1  # the step in the keys of completions that serve measurement alone
 
 
@@ -46,7 +58,7 @@ class CausalLM:
     gradient_checkpointing: bool = False
     temperature: float = 1.0  # divides the logits in every log-prob and while sampling
     max_prompt_tokens: int = 512  # a longer prompt is refused, never cut
-    max_completion_tokens: int = 256
+    max_completion_tokens: int | None = None  # null: 256, or the positions that the longest prompt leaves the model
     rows: int = 64  # completions in the sampler's batch, and in a forward pass without gradient
     chunk: int | None = None  # positions whose logits there may be at once; null: about 64 MiB of them
     lora: Lora = Lora()
@@ -56,7 +68,8 @@ class CausalLM:
 
     def __post_init__(self) -> None:
         one = at_least(1)
-        check("policy", self, temperature=POSITIVE, max_prompt_tokens=one, max_completion_tokens=one, rows=one)
+        check("policy", self, temperature=POSITIVE, max_prompt_tokens=one, rows=one)
+        check("policy", self, max_completion_tokens=or_null(one))
         check("policy", self, chunk=or_null(one))
 
     def build(self, problems: Sequence[Problem], weights: Mapping[str, np.ndarray], critic: bool) -> CausalLMPolicy:
@@ -75,14 +88,15 @@ class CausalLMPolicy(torch.nn.Module):
     def __init__(self, config: CausalLM, model: Any, tokenizer: Any, problems: Sequence[Problem], critic: bool) -> None:
         super().__init__()
         self.config = config
-        limits = (config.max_prompt_tokens, config.max_completion_tokens)
+        limits = (config.max_prompt_tokens, config.max_completion_tokens or COMPLETION)
         self.encoder = Encoder(tokenizer, config.template, end_tokens(model, tokenizer), *limits)
         self.vocabulary = vocabulary(tokenizer)
         self.model = with_lora(model.to(config.device), config.lora)
         check_model(self.model, self.encoder, self.vocabulary.size)
         # One width for all prompts, so that rollouts of different steps can be put together.
         self.width = max((len(self.encoder.prompt(problem)) for problem in problems), default=1)
-        check_context(model, self.width, config.max_completion_tokens)
+        completion = completion_limit(model, self.width, config.max_completion_tokens)
+        self.encoder = replace(self.encoder, max_completion_tokens=completion)
         self.real = torch.float64 if config.dtype == "float64" else torch.float32
         size = model.get_output_embeddings().in_features
         self.critic = torch.nn.Linear(size, 1, dtype=self.real, device=config.device) if critic else None
@@ -115,7 +129,7 @@ class CausalLMPolicy(torch.nn.Module):
     def _draw(self, problems: Sequence[Problem], group_size: int, seed: int, step: int, greedy: bool) -> Rollouts:
         prompts = [ids for problem in problems for ids in [self.encoder.prompt(problem)] * group_size]
         keys = keys_of(problems, group_size, seed, step)
-        settings = Sampling(self.config.max_completion_tokens, self.encoder.eos, self.config.rows, greedy)
+        settings = Sampling(self.encoder.max_completion_tokens, self.encoder.eos, self.config.rows, greedy)
         with torch.no_grad():
             self._set_modes()
             drawn = draw(self.model.base_model, self._head().detached(), prompts, keys, settings, self.config.device)
@@ -231,9 +245,11 @@ class CausalLMPolicy(torch.nn.Module):
         for name, parameter in self.named_parameters():
             weights.update(f"{name} {tuple(parameter.shape)} {parameter.dtype}".encode())
             weights.update(parameter.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+        # Two models may share every weight and still compute otherwise (rope_theta, norms).
+        built = {k: v for k, v in self.model.config.to_diff_dict().items() if k not in NO_PART_OF_THE_MODEL}
         how = (self.config.temperature, self.config.dtype, self.config.attn_implementation, self.config.device)
         limits = (self.encoder.max_prompt_tokens, self.encoder.max_completion_tokens)
-        settings = "/".join(map(str, how + limits))
+        settings = "/".join([*map(str, how + limits), json.dumps(built, sort_keys=True, default=str)])
         template, known = self.encoder.digest, self.vocabulary.digest
         found = {"weights": weights.hexdigest(), "vocabulary": known, "template": template, "settings": settings}
         frozen = not any(parameter.requires_grad for parameter in self.parameters())

@@ -16,6 +16,7 @@ from posttrain.registry import ConfigError
 
 HEAD_TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-3}
 HALF_HEAD_TOLERANCE = 0.1
+COMPLETION = 256  # tokens, where nothing is asked for and the model has as many positions
 
 
 @dataclass(frozen=True)
@@ -177,15 +178,17 @@ def _weight(layer: Any) -> torch.Tensor:
     return weight
 
 
-def check_context(model: Any, prompt: int, completion: int) -> None:
-    """The longest prompt and a completion of the limit's length fit the positions that the model was made for."""
+def completion_limit(model: Any, prompt: int, asked: int | None) -> int:
+    """Tokens of a completion, which have to fit behind the longest prompt into the positions the model was made for."""
     context = getattr(model.config, "max_position_embeddings", None)
-    if context is not None and prompt + completion > context:
+    limit = asked or (COMPLETION if context is None else max(1, min(COMPLETION, context - prompt)))
+    if context is not None and prompt + limit > context:
         raise ConfigError(
-            f"policy.max_completion_tokens: found {completion} after a prompt of {prompt} tokens, but the model has "
+            f"policy.max_completion_tokens: found {limit} after a prompt of {prompt} tokens, but the model has "
             f"{context} positions (max_position_embeddings). Lower it, or leave long rows out with "
             "dataset.max_prompt_characters."
         )
+    return limit
 
 
 @torch.no_grad()

@@ -18,7 +18,7 @@ class ReasoningGymScore:
     tag: str | None = None  # the answer stands between the last <tag> and </tag>; null: it is the whole completion
 
     def __call__(self, problem: Problem, text: str) -> Outcome:
-        if "score" not in problem.meta:
+        if not callable(problem.meta.get("score")):
             raise ConfigError(
                 "reward: `reasoning_gym` scores tasks of dataset=reasoning_gym alone. Write reward=exact."
             )
@@ -29,6 +29,8 @@ class ReasoningGymScore:
             text = found[-1]
         try:
             value = problem.meta["score"](text.strip())
+        except (ImportError, OSError, MemoryError) as error:
+            return Failure(f"the scorer raised {type(error).__name__}", "error")
         except Exception as error:  # scorers raise on what they cannot read: that is the completion's doing, not theirs
             return Failure(f"the scorer raised {type(error).__name__}")
         return value if 0 <= value <= 1 else Failure(f"the scorer gave {value}", "error")

@@ -15,6 +15,7 @@ from posttrain.batch import Problem, Rollouts, Scores, Targets
 from posttrain.policies.base import Divergence, Expectations, Policy, States
 from posttrain.policies.causal_lm import CausalLMPolicy
 from posttrain.policies.lm_encoding import Encoder
+from posttrain.policies.lm_loading import completion_limit
 from posttrain.policies.lm_rows import prompts_of
 from posttrain.ranges import at_least, check, or_null
 from posttrain.registry import ConfigError, did_you_mean, teachers
@@ -69,6 +70,8 @@ def insight(surroundings: Surroundings, template: str, limit: int | None) -> Cal
     limit = limit or student.encoder.max_prompt_tokens + student.encoder.max_completion_tokens
     encoder = replace(student.encoder, max_prompt_tokens=limit)
     told = {problem.id: problem for problem in _privileged(surroundings.problems, template, encoder)}
+    longest = max(len(encoder.prompt(problem)) for problem in told.values())
+    completion_limit(student.model, longest, student.encoder.max_completion_tokens)
 
     def seen(policy: Policy) -> Informed:
         assert isinstance(policy, CausalLMPolicy)
