@@ -1,6 +1,7 @@
 """A killed run, resumed, equals the run that was not killed, bit for bit (law 10)."""
 
 import itertools
+import multiprocessing
 import os
 import resource
 import shutil
@@ -19,9 +20,9 @@ from posttrain.assembly import assemble, pin
 from posttrain.checkpoint import Checkpoints
 from posttrain.evaluation import saving
 from posttrain.evaluation.conduct import Watch, conduct
-from posttrain.evaluation.experiment import Experiment, solo
+from posttrain.evaluation.experiment import Experiment, solo, vary
 from posttrain.evaluation.work import Unit, perform
-from posttrain.registry import ConfigError
+from posttrain.registry import ConfigError, load_plugins
 
 ALGORITHMS = ("sparse-opd", "grpo", "ppo", "dpo")
 SMALL = {"l1": {}, "l2": {"dataset.train_examples": 32, "dataset.validation_examples": 8, "problems_per_step": 4}}
@@ -449,3 +450,34 @@ def test_a_folder_has_one_writer_at_a_time(tmp_path):
     assert set(codes) <= {0, 1}
     assert left_behind(folder) == left_behind(tmp_path / "whole")
     assert [code_of(run_in_child(made, folder)) for _ in range(2)] == [0, 0]
+
+
+def test_a_signal_that_comes_while_the_request_is_looked_at_does_not_wait_for_itself():
+    """The handler may interrupt `is_set`, which holds the lock that `set` takes."""
+    event = multiprocessing.get_context("spawn").Event()
+    stopping.share(event)
+    try:
+        with event._cond:
+            stopping.request()
+            assert stopping._asked == [True]
+        deadline = time.monotonic() + 10
+        while not event.is_set() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert event.is_set()
+    finally:
+        stopping._asked[0] = False
+        stopping._shared.clear()
+
+
+def test_an_error_in_one_process_gives_the_lock_back_when_no_other_writes_any_more(tmp_path):
+    """Seed 4 fails at once; seed 3 has saved its state and ended before anybody else may begin in the folder."""
+    (tmp_path / "mine.py").write_text("def score(completion, id):\n    return 1 / 0 if id.startswith('4/') else 1.0\n")
+    made = experiment("grpo", seeds="3-4", steps=400, eval_steps=400)
+    source = f"{tmp_path / 'mine.py'}:score"
+    config = vary(made.main.config, {"reward": {"name": "function", "source": source}})
+    broken = replace(made, arms=(replace(made.main, config=config),))
+    plugins = load_plugins([str(tmp_path / "mine.py")])
+    with pytest.raises(Exception, match=r"ZeroDivisionError"):
+        conduct(broken, tmp_path / "run", jobs=2, save_steps=1, plugins=plugins)
+    assert multiprocessing.active_children() == []
+    assert not (tmp_path / "run" / ".lock").exists()

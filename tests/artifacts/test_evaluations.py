@@ -214,3 +214,12 @@ def test_a_line_that_is_no_item_is_named(tmp_path, change, message):
     with pytest.raises(DocumentError, match=message) as raised:
         list(read_items(path))
     assert "items.jsonl:2" in str(raised.value)
+
+
+def test_a_verdict_never_contradicts_its_adjusted_p():
+    """Holm's later steps are milder than alpha / family: 6 against 0 is significant behind 40 against 2."""
+    from posttrain.artifacts.evaluations import _verdict
+
+    table = {"only_this_right": 6, "only_rival_right": 0, "min_attainable_p": 0.03125, "difference": 0.1}
+    assert _verdict(table, 0.03125, 2, 0.05) == "higher (significant)"
+    assert _verdict(table, 0.0625, 2, 0.05) == "too few differing items"

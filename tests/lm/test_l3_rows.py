@@ -173,3 +173,27 @@ def test_a_model_that_is_nowhere_is_told_in_one_line(here, capsys, monkeypatch):
     said = capsys.readouterr().err.splitlines()
     assert code == 2
     assert "`missing` is no folder here, and no model of the hub was found under it" in said[-1]
+
+
+def test_without_a_limit_a_completion_has_the_positions_that_the_prompt_leaves(here, checkpoint):
+    """The tiny models have 128 positions, fewer than the usual 256 tokens of a completion."""
+    words = ["dataset=worked.jsonl", "reward=exact", "group_size=2", "steps=1", "problems_per_step=2"]
+    assert main(["train", "grpo", f"policy.model={checkpoint}", *words, "--output", "run"]) == 0
+    assert main(["eval", "run", "--dataset", "worked.jsonl", "--output", "measured"]) == 0
+
+
+def test_a_folder_cannot_ask_for_its_own_code_to_be_run(here, checkpoint, capsys):
+    """Trust is the caller's: neither an evaluation nor a rerun takes it from a record."""
+    words = ["dataset=worked.jsonl", "reward=exact", "group_size=2", "policy.trust_remote_code=true"]
+    train("grpo", checkpoint, *words)
+    model = Path("run/model")
+    folder = next(path.parent for path in model.rglob("config.json"))
+    settings = json.loads((folder / "config.json").read_text())
+    settings["auto_map"] = {"AutoConfig": "mine.Mine", "AutoModelForCausalLM": "mine.Mine"}
+    (folder / "config.json").write_text(json.dumps(settings))
+    (folder / "mine.py").write_text("open('ran', 'w')")
+    assert main(["eval", "run", "--dataset", "worked.jsonl", "--output", "measured"]) == 2
+    assert "policy.trust_remote_code=true" in capsys.readouterr().err
+    assert not Path("ran").exists()
+    main(["verify", "run", "--rerun"])
+    assert "a record cannot ask for that" in capsys.readouterr().out

@@ -213,3 +213,13 @@ def test_br_38_asking_the_reference_leaves_modes_gradients_and_adapters_as_they_
     after = state()
     assert before[1:] == after[1:]
     assert all(a is b is None or torch.equal(a, b) for a, b in zip(before[0].values(), after[0].values(), strict=True))
+
+
+def test_models_that_share_every_weight_and_compute_otherwise_are_told_apart():
+    """A store of answers under one identity would serve one model the other's."""
+    made, other = tiny_lm.policy(), tiny_lm.policy()
+    assert made.identity() == other.identity()
+    assert made.identity()["weights"] == other.identity()["weights"]
+    other.model.config.rms_norm_eps = 0.5
+    other.known_identity = None
+    assert made.identity() != other.identity()

@@ -129,3 +129,18 @@ def test_parts_of_other_machines_are_refused(pieces, tmp_path):
 def test_a_seed_outside_the_plan_is_refused(capsys):
     assert command(*WORDS, "--only-seed", "7")[0] == 2
     assert "expected one of the plan's seeds 42, 43, 44" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["../../etc", "/etc", "a/b", "", "."])
+def test_an_arm_whose_name_leads_out_of_the_folder_is_refused(pieces, tmp_path, name):
+    document = documents.read(folders(pieces)[0] / "part.json")
+    document["part"]["experiment"]["arms"][-1]["name"] = name
+    document["part_sha256"] = content_digest(document["part"])
+    folder = tmp_path / "forged"
+    folder.mkdir()
+    (folder / "part.json").write_bytes(documents.dumps(document))
+    with pytest.raises(ConfigError, match="names an arm"):
+        parts.merge([folder], tmp_path / "out", verify)
+    (folder / "part.json").write_bytes(b"[]")
+    with pytest.raises(ConfigError, match="does not have the digest"):
+        parts.merge([folder], tmp_path / "out", verify)
