@@ -24,16 +24,25 @@ class Phases:
     tokens: dict[str, int] = field(default_factory=dict)
     peak_bytes: dict[str, int] = field(default_factory=dict)  # of the device where there is one, else of the process
 
+    inner: list[float] = field(default_factory=list)  # of each phase that is open: seconds of the phases inside it
+
     @contextmanager
     def measure(self, name: str, tokens: int = 0) -> Iterator[None]:
-        """Adds what happens inside to phase `name`, which worked on `tokens` tokens."""
+        """Adds what happens inside to phase `name`, which worked on `tokens` tokens.
+
+        What a phase inside another takes is its own alone, so that the phases add up to what they took together.
+        """
         if self.memory:
             _reset_peak()
+        self.inner.append(0.0)
         began = time.perf_counter()
         try:
             yield
         finally:
-            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - began
+            spent = time.perf_counter() - began
+            self.seconds[name] = self.seconds.get(name, 0.0) + spent - self.inner.pop()
+            if self.inner:
+                self.inner[-1] += spent
             self.count(name, tokens)
             peak = _peak() if self.memory else None
             if peak is not None:

@@ -250,3 +250,17 @@ def test_a_lost_number_is_an_arithmetic_error_so_that_the_command_line_reports_i
 def test_rewards_keep_the_precision_of_the_policy():
     drawn = replace(rollouts([[-1.0]]), logprobs=torch.zeros(1, 1, dtype=torch.float32))
     assert judge(exact, problems(1), drawn).values.dtype == torch.float32
+
+
+def test_phases_inside_each_other_add_up_to_what_they_took_together(monkeypatch):
+    """Refilled steps are judged while they are drawn; counted twice, they would cost more than the run."""
+    from posttrain import phases
+
+    clock = iter([0.0, 1.0, 3.0, 3.5, 4.0, 10.0])
+    monkeypatch.setattr(phases.time, "perf_counter", lambda: next(clock))
+    found = phases.Phases()
+    with found.measure("sample"), found.measure("reward"):  # 0 to 3.5, 1 to 3
+        pass
+    with found.measure("update"):  # 4 to 10
+        pass
+    assert found.seconds == {"reward": 2.0, "sample": 1.5, "update": 6.0}

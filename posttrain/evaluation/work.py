@@ -6,6 +6,7 @@ the artifact must not. At L3 all ranks train one seed after the other together, 
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import signal
 import threading
@@ -81,7 +82,7 @@ def _perform(unit: Unit, step: Callable[[Mapping[str, Any]], None], ranks: Ranks
     from posttrain.evaluation.study import Study, studies
     from posttrain.policies.causal_lm import CausalLMPolicy
     from posttrain.teachers.cached import CachedTeacher
-    from posttrain.tracking import judge
+    from posttrain.tracking import accuracy_of, judge
 
     config = settings.resolve(unit.config, unit.algorithm)
     if config.tier in REPEATABLE:
@@ -131,7 +132,9 @@ def _perform(unit: Unit, step: Callable[[Mapping[str, Any]], None], ranks: Ranks
     teacher = trainer.teacher.distribution() if trainer.teacher else None
     if teacher is not None:
         answers = judge(config.evaluation.accuracy, problems.validation, teacher.greedy(problems.validation))
-        run["measures"] = {"teacher accuracy": float(answers.values[answers.judged].mean())}
+        known = accuracy_of(answers)
+        if not math.isnan(known):
+            run["measures"] = {"teacher accuracy": known}
     found: Study | None = studies.get(unit.study) if unit.study else None
     if found is not None and (not found.probed or unit.arm in arm_names(unit.study or "", found.probed)):
 
