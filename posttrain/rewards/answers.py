@@ -69,6 +69,7 @@ _REPLACEMENTS = (
     (re.compile(r"\^ ?\{ ?([-+]? ?\d+) ?\}"), r"^\1"),
     (re.compile(r" ?(?:\\times|\\cdot|[×·*x]) ?10 ?\^ ?"), "*10^"),
     (re.compile(r" +"), " "),
+    (re.compile(r"(?<![\d.,/^])[1-9]\d{0,2}(?: \d{3})+(?![\d/])"), lambda found: found[0].replace(" ", "")),
 )
 
 

@@ -162,3 +162,19 @@ def test_a_completion_that_repeats_itself_is_judged_in_no_time(text):
 def test_a_negative_tolerance_is_refused():
     with pytest.raises(ConfigError, match=r"reward\.tolerance: found -1, expected 0 or more"):
         Numeric(tolerance=-1)
+
+
+@pytest.mark.parametrize(
+    ("text", "gold", "expected"),
+    [
+        ("The answer is 1 000", "1000", RIGHT),
+        ("The answer is 1 000 apples", "1", WRONG),
+        ("In total 1 000 000", "0", WRONG),
+        ("In total 1 000 000", "1000000", RIGHT),
+        ("about -12 345.5", "-12345.5", RIGHT),
+        ("it takes 3 4", "4", RIGHT),  # two numbers: groups have three digits
+        ("rooms 12 and 345", "345", RIGHT),
+    ],
+)
+def test_a_number_in_groups_of_three_digits_is_read_whole(text, gold, expected):
+    assert judged(text, gold) == expected
