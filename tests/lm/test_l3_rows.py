@@ -1,6 +1,7 @@
 """A checkpoint in a folder on rows from a file, from the command line to a verified artifact (tier L3)."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -197,3 +198,20 @@ def test_a_folder_cannot_ask_for_its_own_code_to_be_run(here, checkpoint, capsys
     assert not Path("ran").exists()
     main(["verify", "run", "--rerun"])
     assert "a record cannot ask for that" in capsys.readouterr().out
+
+
+def test_a_sampler_that_departs_from_the_trainer_is_noticed_before_anything_is_trained(
+    here, checkpoint, capsys, monkeypatch
+):
+    """The parity probe is part of every start, and its log-probs are those of the sampler at hand."""
+    from posttrain import assembly
+
+    real = assembly.require_parity
+
+    def apart(policy, rollouts, tolerance):
+        real(policy, replace(rollouts, logprobs=rollouts.logprobs + 0.5 * rollouts.mask), tolerance)
+
+    monkeypatch.setattr(assembly, "require_parity", apart)
+    train("grpo", checkpoint, "dataset=worked.jsonl", "reward=exact", "group_size=2", code=1)
+    assert "0.5" in capsys.readouterr().err
+    assert not Path("run/artifact.json").exists()
