@@ -63,6 +63,7 @@ class FailureWatch:
     window: int = 1000
     fewest: int = 100
     steps: deque[tuple[int, int]] = field(default_factory=deque)  # samples and failures of each step in the window
+    last: str = "before this process began"  # reason of the last failure; the step that tips the scale may have none
 
     def load(self, steps: Sequence[Sequence[int]]) -> None:
         """Goes on from the `steps` of another watch."""
@@ -71,13 +72,14 @@ class FailureWatch:
     def add(self, rewards: Rewards) -> None:
         """Takes note of a step; raises RewardError where too many of the window's samples failed."""
         failed = int((~rewards.judged).sum())
+        reasons = [failure.reason for failure in rewards.failures if failure is not None and failure.broke_down]
+        self.last = reasons[-1] if reasons else self.last
         self.steps.append((rewards.values.numel(), failed))
         while sum(samples for samples, _ in self.steps) - self.steps[0][0] >= self.window:
             self.steps.popleft()
         samples, failures = (sum(column) for column in zip(*self.steps, strict=True))
         if failures > self.share * max(samples, self.fewest):
-            last = [failure for failure in rewards.failures if failure is not None and failure.broke_down]
             raise RewardError(
                 f"reward: {failures} of the last {samples} samples could not be judged, more than {self.share:.0%}. "
-                f"The run stops here: what is left out would change what is learnt. The last one: {last[-1].reason}"
+                f"The run stops here: what is left out would change what is learnt. The last one: {self.last}"
             )

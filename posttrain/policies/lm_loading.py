@@ -137,7 +137,8 @@ def merged(model: Any) -> Any:
             module.merge()  # type: ignore[operator]
             parent, _, child = name.rpartition(".")
             setattr(model.get_submodule(parent), child, module.get_base_layer())
-    model.__dict__.pop("peft_config", None)
+    for left in ("peft_config", "_weight_conversions"):  # by which saving would rename the keys to an adapter's
+        model.__dict__.pop(left, None)
     model._hf_peft_config_loaded = False
     return model
 

@@ -75,8 +75,12 @@ class Maths(BatchReward):
 
 
 def _letters(text: str) -> str:
-    """A text without spaces and the marks around it: `(C)`, `\\text{C}` and `C` are the same."""
-    plain = re.sub(r"\s+|\$", "", tidy(text)).rstrip(".,;")
+    r"""A text without spaces that part nothing and the marks around it: `(C)`, `\text{C}` and `C` are the same.
+
+    A space between letters or digits stays: `1 2` is not 12.
+    """
+    plain = tidy(text).replace("$", "").strip().rstrip(".,;")
+    plain = re.sub(r"(?<!\w)\s+|\s+(?!\w)", "", plain)
     return re.sub(r"^\(([A-Za-z])\)$", r"\1", plain)
 
 

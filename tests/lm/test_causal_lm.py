@@ -297,6 +297,9 @@ def test_br_38_training_goes_on_from_an_adapter_folder(tmp_path):
     assert {p.requires_grad for n, p in made.named_parameters() if "lora_" in n} == {True}
     assert {p.requires_grad for n, p in made.named_parameters() if "lora_" not in n} == {False}
     assert float(made.expectations(problems(), {"r": made.snapshot()}).kl["r"].abs().max()) < 1e-6
+    made.save(tmp_path / "merged")
+    again = CausalLM(model=str(tmp_path / "merged"), max_completion_tokens=8).build(problems(), {}, False)
+    assert apart(again.model(ids).logits, trained(ids).logits) < 1e-5
     with pytest.raises(ConfigError, match="already holds an adapter"):
         CausalLM(model=str(adapter), lora=Lora(4)).build(problems(), {}, False)
 

@@ -220,3 +220,12 @@ def test_without_math_verify_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setattr(maths.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"pip install 'posttrain\[math\]'"):
         Maths()
+
+
+@pytest.mark.parametrize(
+    ("gold", "text"),
+    [("12", r"\boxed{1 2}"), ("410/3", r"\boxed{4 10/3}"), ("34", "The answer is 3 4"), ("15", "$1 5$")],
+)
+def test_pieces_of_numbers_do_not_fuse(gold, text):
+    found = Maths()(Problem("0", "", gold), text)
+    assert not (isinstance(found, Verdict) and found.value == 1.0)

@@ -311,3 +311,13 @@ def test_ranks_judge_their_groups_and_all_have_all_rewards():
 
 def test_names_of_rewards_are_those_they_are_registered_under():
     assert Sum((Exact(), Numeric())).names == ("exact", "numeric")
+
+
+def test_a_step_without_a_failure_may_tip_the_scale_and_the_last_failure_is_named():
+    """When a part leaves the window, the share of the others grows, whatever the newest one holds."""
+    watch = FailureWatch()
+    for size, failed in ((256, 0), (256, 0), (256, 0), (256, 9), (10, 0)):
+        watch.add(batch_of(size, failed, "timeout"))
+    watch.window = 250
+    with pytest.raises(RewardError, match=r"could not be judged.*The last one: "):
+        watch.add(batch_of(1, 0, "timeout"))
