@@ -40,6 +40,7 @@ def build(root: Path, methods: Sequence[Method], datasets: Sequence[Dataset] = (
     _require_registered(suite, methods)
     pages = [method_page(method, suite) for method in methods]
     pages += [catalogue_page(methods, suite, datasets), *bench_pages(suite)]
+    registered = [method.name for method in methods]
     files: dict[str, bytes] = {}
     problems: list[Problem] = []
     other: set[str] = set()
@@ -48,7 +49,7 @@ def build(root: Path, methods: Sequence[Method], datasets: Sequence[Dataset] = (
         old = _text(root, page.path)
         text = compose(page, manual.text_of(old, page.path), drawn)
         files |= {page.path: text, **drawn}
-        problems += check_text(page.path, text.decode(), page.licence, (*page.names, *FIXED), page.method)
+        problems += check_text(page.path, text.decode(), page.licence, (*page.names, *FIXED), page.method, registered)
     problems += _other_texts(root, suite, methods, files)
     return Built(dict(sorted(files.items())), tuple(problems), tuple(sorted(other)))
 
@@ -122,14 +123,21 @@ def _text(root: Path, path: str) -> str | None:
 
 
 def _other_texts(root: Path, suite: Suite, methods: Sequence[Method], files: Mapping[str, bytes]) -> Iterator[Problem]:
-    """Hand-written Markdown beside the pages: everything published licenses it."""
+    """Hand-written Markdown: what is published below its folder licenses it, beside both folders everything.
+
+    Decision records are left out: what they weigh is the project's own design.
+    """
     names = [*FIXED, *(text for method in methods for text in (method.title, method.summary))]
-    for place, bench in ((POST_TRAINING, False), (BENCH, True)):
-        licence = licence_of([entry for entry in suite.entries if entry.bench == bench])
-        for path in sorted((root / place).rglob("*.md")):
-            name = path.relative_to(root).as_posix()
-            if name not in files:
-                yield from check_text(name, _text(root, name) or "", licence, names)
+    registered = [method.name for method in methods]
+    licences = {
+        place: licence_of([entry for entry in suite.entries if entry.artifact.path.startswith(place)])
+        for place in (f"{POST_TRAINING}/", f"{BENCH}/", "")
+    }
+    for path in sorted((root / "docs").rglob("*.md")):
+        name = path.relative_to(root).as_posix()
+        if name not in files and not name.startswith("docs/adr/"):
+            place = next(place for place in licences if name.startswith(place))
+            yield from check_text(name, _text(root, name) or "", licences[place], names, None, registered)
 
 
 def _require_sound(suite: Suite) -> None:

@@ -89,7 +89,9 @@ def _check(options: argparse.Namespace, words: list[str]) -> int:
         print(f"{len(differences)} differ from what the artifacts give. Write them with: posttrain docs build")
         return FAILED
     if not code:
-        print(f"{len(built.files)} files are what the artifacts give; every number and claim word has its licence")
+        print(
+            f"{len(built.files)} files are what the artifacts give; each number and claim word of docs/ has a licence"
+        )
     return code
 
 

@@ -1,7 +1,6 @@
-"""What the published artifacts license: the numbers and the words that a page may print (specs/evidence.md, section 1).
+"""What the published artifacts license: the numbers that a page may print, and the outcomes behind its words.
 
-The vocabulary is closed. A word that claims something needs an outcome that says it; a result needs an artifact that
-holds it, to as many places as are printed.
+A result needs an artifact that holds it, to as many places as are printed (specs/evidence.md, section 1).
 """
 
 from __future__ import annotations
@@ -13,53 +12,12 @@ from typing import Any
 
 from posttrain.artifacts import statistics
 from posttrain.artifacts.gap import gap_closed
-from posttrain.artifacts.verdicts import BELOW_SESOI, BETTER, NO_EFFECT, NO_WIN, WORSE
+from posttrain.reporting.outcomes import Outcome, outcomes_of
 from posttrain.reporting.reading import Entry
 from posttrain.reporting.summary import changes, completed
 
+_LANGUAGE_MODELS = ("l2_tiny_lm", "l3_real_model")
 _BULK = {"history", "last_diagnostics", "packages", "splits", "outputs", "inputs", "kernel", "python", "libc"}
-
-
-@dataclass(frozen=True)
-class Word:
-    """A family of claim words, what licenses it, and the run that would."""
-
-    pattern: str  # a regular expression over whole words, lower case
-    needs: frozenset[str]  # any of these marks
-    run: str
-
-
-_COMPARE = (
-    "posttrain compare {method} RIVAL --seeds 12 (a declared rival, six or more paired seeds), then posttrain publish"
-)
-_STUDY = "posttrain reproduce {method}, then posttrain publish"
-_L3 = "a formal comparison on real checkpoints (tier L3, three or more trainings per arm), published"
-
-# Marks are given by `marks_of`. The order is that of the messages.
-WORDS = (
-    Word(
-        r"outperform\w*|state[- ]of[- ]the[- ]art|sota|superior\w*|best[- ]in[- ]class", frozenset({"l3 better"}), _L3
-    ),
-    Word(r"llms?|large language models?|language models?", frozenset({"language model"}), "a run at tier L2 or L3"),
-    Word(r"insignifican\w*|(?:no|not|without a?) ?(?:statistically )?significan\w*", frozenset({"tested"}), _COMPARE),
-    Word(r"significan\w*", frozenset({"better", "worse"}), _COMPARE),
-    Word(r"exceed\w*", frozenset({"better"}), _COMPARE),
-    Word(
-        r"beats?|beaten|better than|wins? against|improves? on|ahead of",
-        frozenset({"worked"}),
-        _COMPARE + ", with a difference that is not below the smallest effect of interest",
-    ),
-    Word(r"worse than|inferior\w*|loses? to|falls? behind", frozenset({"worse"}), _COMPARE),
-    Word(
-        r"match(?:es|ed)|on par|equivalent to|as good as|indistinguishable|no (?:measurable )?difference",
-        frozenset({"equal"}),
-        _COMPARE + ", with an interval inside the smallest effect of interest",
-    ),
-    Word(r"confirm(?:s|ed)|proves?|proven|demonstrates?|reproduces", frozenset({"claim confirmed"}), _STUDY),
-    Word(r"refut(?:es|ed)|disproves?|disproven", frozenset({"claim refuted"}), _STUDY),
-    Word(r"inconclusive", frozenset({"claim inconclusive"}), _STUDY),
-    Word(r"verified|certified", frozenset({"never"}), "no run: a level of verification belongs beside the word"),
-)
 
 
 @dataclass(frozen=True)
@@ -67,22 +25,22 @@ class Licence:
     """Everything that some artifacts license."""
 
     numbers: frozenset[Decimal] = frozenset()
-    marks: frozenset[str] = frozenset()
+    outcomes: tuple[Outcome, ...] = ()
+    language_models: bool = False  # whether any run trained one
     quotes: tuple[str, ...] = ()  # text written before the run, which may be quoted word for word
     counts: frozenset[tuple[int, int]] = frozenset()  # "so many of so many seeds"
 
     def holds(self, printed: str, percent: bool = False) -> bool:
         """Whether a licensed number rounds to the printed one at its own places."""
-        wanted = Decimal(printed)
-        exponent = wanted.as_tuple().exponent
-        assert isinstance(exponent, int)
-        unit = Decimal(1).scaleb(exponent)
-        factor = Decimal(100) if percent else Decimal(1)
-        return any(_rounds(value * factor, wanted, unit) for value in self.numbers)
+        return any(rounds_to(100 * value if percent else value, printed) for value in self.numbers)
 
 
-def _rounds(value: Decimal, wanted: Decimal, unit: Decimal) -> bool:
-    # Sizes count: a table prints +0.1 where a sentence says "by 0.1".
+def rounds_to(value: Decimal, printed: str) -> bool:
+    """Whether a value is the printed one at its own places; sizes count: a table prints +0.1 for "by 0.1"."""
+    wanted = Decimal(printed)
+    exponent = wanted.as_tuple().exponent
+    assert isinstance(exponent, int)
+    unit = Decimal(1).scaleb(exponent)
     if abs(abs(value) - abs(wanted)) > unit:
         return False
     return abs(value).quantize(unit, rounding=ROUND_HALF_EVEN) == abs(wanted)
@@ -93,44 +51,16 @@ def licence_of(entries: Iterable[Entry], extra: Iterable[Any] = ()) -> Licence:
     listed = list(entries)
     numbers = {number for entry in listed for number in _numbers_of(entry)}
     numbers |= {_decimal(leaf) for part in extra for leaf in _leaves(part)}
-    marks = {mark for entry in listed if not entry.historical for mark in marks_of(entry.value)}
+    tiers = {entry.tier for entry in listed if not entry.bench and not entry.historical}
     quotes = [text for entry in listed for text in _quotes(entry)]
     # The longest first, so that one quotation inside another is found too.
     return Licence(
         frozenset(numbers),
-        frozenset(marks),
+        tuple(outcome for entry in listed for outcome in outcomes_of(entry)),
+        not tiers.isdisjoint(_LANGUAGE_MODELS),
         tuple(sorted(set(quotes), key=lambda text: (-len(text), text))),
         frozenset(count for entry in listed if not entry.bench for count in _counts(entry.value)),
     )
-
-
-def marks_of(artifact: Mapping[str, Any]) -> Iterator[str]:
-    """What an artifact's outcomes say, as marks that license words."""
-    tier = artifact.get("evaluation_protocol", {}).get("tier", "bench")
-    if tier in ("l2_tiny_lm", "l3_real_model"):
-        yield "language model"
-    comparison = artifact.get("comparison", [])
-    for entry in comparison if isinstance(comparison, list) else [comparison]:
-        verdict = entry.get("verdict") or ""
-        if verdict.startswith((BETTER, WORSE)) or verdict == NO_WIN:
-            yield "tested"
-        if verdict.startswith(BETTER):
-            yield "better"
-            if not verdict.endswith(BELOW_SESOI):
-                yield "worked"
-            if tier == "l3_real_model":
-                yield "l3 better"
-        if verdict == WORSE:
-            yield "worse"
-        if verdict == NO_EFFECT:
-            yield "equal"
-    for claim in artifact.get("mechanism", {}).get("claims", []):
-        yield f"claim {claim['outcome']}"
-    signature = artifact.get("mechanism_signature")
-    if isinstance(signature, Mapping):
-        inner = signature.get("mechanism_signature", signature)
-        if isinstance(inner, Mapping) and isinstance(inner.get("confirmed"), bool):
-            yield "claim confirmed" if inner["confirmed"] else "claim refuted"
 
 
 def _numbers_of(entry: Entry) -> Iterator[Decimal]:

@@ -38,7 +38,7 @@ class Page:
     licence: Licence
     names: tuple[str, ...] = ()  # what may stand in the text without a licence: titles, docstrings
     figures: Mapping[str, Figure] = field(default_factory=dict)  # path from the root -> figure
-    method: str = "ALGO"
+    method: str | None = None  # or track; None for one that lists several
 
     @property
     def folder(self) -> str:

@@ -5,21 +5,47 @@ from decimal import Decimal
 import pytest
 
 from posttrain.reporting.claims import check_text
-from posttrain.reporting.licence import Licence, licence_of, marks_of
-from posttrain.reporting.reading import read_suite
+from posttrain.reporting.licence import Licence, licence_of
+from posttrain.reporting.outcomes import Outcome, outcomes_of
+from posttrain.reporting.reading import Entry, File, read_suite
 
 NUMBERS = frozenset(map(Decimal, ("0.609375", "0.0004883", "0.1171875", "-0.25", "12")))
+VERDICTS = {
+    "better": "idea better (significant), below smallest effect of interest",
+    "worked": "idea better (significant)",
+    "worse": "idea worse (significant)",
+    "equal": "no measurable effect",
+    "open": "no significant win",
+}
 
 
-def said(text, marks=(), counts=(), quotes=(), names=()):
-    licence = Licence(NUMBERS, frozenset(marks), tuple(quotes), frozenset(counts))
-    return [(problem.line, problem.message) for problem in check_text("page.md", text, licence, names, "grpo")]
+def compared(rival, verdict, p=0.01, method="grpo", tier="l1_mechanism", plan="study"):
+    """The outcome of one comparison, by the name of its verdict."""
+    value = {
+        "method": method,
+        "evaluation_protocol": {"tier": tier},
+        "manifest_ref": f"post-training:{plan}",
+        "comparison": [{"against": {"method": f"{method}.{rival}"}, "verdict": VERDICTS[verdict], "p_adjusted": p}],
+    }
+    return next(outcomes_of(Entry(File("docs/post-training/x/metrics/y.json", "", value))))
+
+
+def claimed(name, outcome, method="grpo", plan="study"):
+    """The outcome of one claim."""
+    return Outcome("claim", method, name, frozenset({outcome}), outcome, "l1_mechanism", plan)
+
+
+def said(text, outcomes=(), counts=(), quotes=(), names=(), method="grpo", language_models=False):
+    licence = Licence(NUMBERS, tuple(outcomes), language_models, tuple(quotes), frozenset(counts))
+    registered = ("grpo", "rloo", "ppo", "dr-grpo", "sparse-opd")
+    found = check_text("page.md", text, licence, names, method, registered)
+    return [(problem.line, problem.message) for problem in found]
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        "Accuracy is 0.609.", "Accuracy is 0.61, or 61 %.", "It fell by 0.25.", "p = 4.883e-4", "up 11.72 points",
+        "Accuracy is 0.609.", "Accuracy is 0.61, or 61 %.", "It fell by 0.25.", "by 4.883e-4", "up 11.72 points",
         "Two tokens of 64, with 12 seeds.", "See arXiv 2609.04565, section 3.6 and eq. 4.1, of 2026-09-03.",
         "In 2024 and 2025.", "Version 1.2.3 and v2.0.", "`0.777` and ``` are code", "```\n0.777 outperforms\n```",
         "[a link](https://example.org/0.777)", "<!-- 0.777 -->", "the 95 % interval; 80 % power", "seeds 42-53",
@@ -34,7 +60,7 @@ def test_licensed_numbers_names_dates_and_code_pass(text):
     ("text", "found"),
     [
         ("Accuracy is 0.777.", "0.777"), ("up 77 %", "77 %"), ("3.7x faster", "3.7x"), ("5 times as fast", "5 times"),
-        ("p = 4.8e-4", "4.8e-4"), ("**0.62**", "0.62"), ("| 0.62 |", "0.62"), ("(0.62)", "0.62"), ("−0.62", "0.62"),
+        ("by 4.8e-4", "4.8e-4"), ("**0.62**", "0.62"), ("| 0.62 |", "0.62"), ("(0.62)", "0.62"), ("−0.62", "0.62"),
         ("up 12.5 points", "12.5 points"), ("it rose in 3 of 3 seeds", "3 of 3 seeds"), ("0.6093", "0.6093"),
     ],
 )  # fmt: skip
@@ -46,49 +72,136 @@ def test_a_number_that_no_artifact_holds_fails(text, found):
 
 
 @pytest.mark.parametrize(
-    ("word", "mark"),
+    ("word", "verdict"),
     [
-        ("outperforms", "l3 better"), ("SOTA", "l3 better"), ("state-of-the-art", "l3 better"),
-        ("a significant gain", "better"), ("significantly worse", "worse"), ("no significant difference", "tested"),
-        ("exceeds", "better"), ("beats", "worked"), ("is better than", "worked"), ("improves on", "worked"),
-        ("is worse than", "worse"), ("matches", "equal"), ("is on par", "equal"), ("confirms", "claim confirmed"),
-        ("refuted", "claim refuted"), ("inconclusive", "claim inconclusive"), ("LLMs", "language model"),
-        ("language models", "language model"),
+        ("is significantly better than", "worked"), ("shows a significant gain over", "better"),
+        ("is significantly worse than", "worse"), ("shows no significant difference from", "open"),
+        ("shows no significant win over", "open"), ("is not significantly better", "equal"), ("exceeds", "better"),
+        ("beats", "worked"), ("is better than", "worked"), ("improves on", "worked"), ("is a clear win over", "worked"),
+        ("wins against", "worked"), ("won over", "worked"), ("surpasses", "worked"), ("is worse than", "worse"),
+        ("matches", "equal"), ("is on par with", "equal"), ("shows no measurable effect over", "equal"),
     ],
 )  # fmt: skip
-def test_a_claim_word_needs_the_outcome_that_says_it(word, mark):
-    problems = said(f"grpo {word} rloo")
-    assert len(problems) == (2 if word == "significantly worse" else 1) or mark == "worse"
-    assert "has no licence" in problems[0][1]
-    assert said(f"grpo {word} rloo", marks=[mark, "worse"] if mark == "worse" else [mark]) == []
+def test_a_word_of_comparison_needs_the_verdict_that_says_it_against_the_rival_it_names(word, verdict):
+    text = f"GRPO {word} PPO."
+    assert said(text, [compared("ppo", verdict)]) == []
+    assert said(text) != [] and "no published" in said(text)[0][1]
+    assert said(text, [compared("rloo", verdict)]) != []
+    opposite = "open" if verdict in ("better", "worked") else "worked"
+    assert "of ppo (study): " + VERDICTS[opposite] in said(text, [compared("ppo", opposite)])[0][1]
+
+
+def test_a_clause_that_names_no_rival_speaks_of_all_of_them():
+    outcomes = [compared("ppo", "worked"), compared("rloo", "worked")]
+    assert said("It is significantly better.", outcomes) == []
+    problems = said("It is significantly better.", [*outcomes, compared("random", "open")])
+    assert "speaks of all" in problems[0][1] and "random (study): no significant win" in problems[0][1]
+
+
+@pytest.mark.parametrize("name", ["RLOO", "rloo", "`rloo`", "the `rloo`", "`grpo.rloo`", "RLOO and the `random` arm"])
+def test_a_rival_that_nobody_was_compared_with_is_named_in_the_message(name):
+    problems = said(f"It is significantly better than {name}.", [compared("ppo", "worked")])
+    assert "compares grpo with rloo" in problems[0][1] or "random" in problems[0][1]
+
+
+@pytest.mark.parametrize("name", ["Dr. GRPO", "dr-grpo", "Dr GRPO", "`dr-grpo`"])
+def test_a_longer_name_is_not_the_shorter_one_inside_it(name):
+    assert said(f"GRPO beats {name}.", [compared("dr-grpo", "worked")]) == []
+    assert said(f"{name} beats GRPO.", [compared("dr-grpo", "worked")]) != []
+
+
+def test_a_sentence_turned_round_needs_the_verdict_turned_round():
+    outcomes = [compared("ppo", "worse"), compared("random", "worked")]
+    assert said("PPO exceeds GRPO; it is significantly better.", outcomes[:1])[0][1].startswith("'significantly'")
+    assert said("PPO exceeds GRPO.", outcomes) == [] == said("Unlike GRPO, PPO shows a significant gain.", outcomes)
+    assert said("PPO is worse than GRPO.", outcomes) != []
+    assert said("`random` is significantly worse than GRPO.", outcomes) == []
+    assert said("`random` beats GRPO.", outcomes) != []
+
+
+def test_arms_bear_ordinary_words_and_are_named_in_backticks_or_after_their_method():
+    outcomes = [compared("first", "worked"), compared("last", "open")]
+    assert said("It beats `first`.", outcomes) == [] == said("GRPO beats `grpo.first`.", outcomes)
+    assert said("At first it beats everything.", outcomes) != []
+
+
+def test_tiers_and_plans_that_a_clause_or_its_headings_name_narrow_what_it_speaks_of():
+    outcomes = [compared("ppo", "worse"), compared("ppo", "worked", tier="l2_tiny_lm", plan="run-seeds0-7")]
+    assert said("GRPO beats PPO.", outcomes) != []
+    for text in ("GRPO beats PPO at tier L2.", "## run-seeds0-7\n\nGRPO beats PPO.", "### L2, small\n\nIt beats PPO."):
+        assert said(text, outcomes, language_models=True) == [], text
+    assert said("## run-seeds0-7\n\n## Else\n\nGRPO beats PPO.", outcomes) != []
+
+
+def test_each_clause_speaks_for_itself():
+    outcomes = [compared("ppo", "worse"), compared("rloo", "worked")]
+    assert said("It is worse than PPO; it beats RLOO. It exceeds RLOO.", outcomes) == []
+    assert [line for line, _ in said("It beats RLOO.\nIt beats PPO.\n", outcomes)] == [2]
+
+
+def test_names_in_settings_links_and_quotations_name_nobody():
+    outcomes = [compared("online", "worse")]
+    row = "| `grpo.online` | `algorithm ppo` | [runs](../ppo/x.json) | **idea worse (significant)** |"
+    assert said(row, outcomes) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "licensed"),
+    [
+        ("p < 0.05 against `random`.", True), ("p (Holm) = 0.0078 against `random`", True), ("p <= 0.008", False),
+        ("p < 0.001 for all", False), ("p < 0.001 against `random`", False), ("p > 0.5 against PPO", True),
+        ("p below 0.05 against RLOO", False), ("a p-value of = 0.02 against `random`", False), ("p < 0.9", True),
+    ],
+)  # fmt: skip
+def test_a_bound_on_p_holds_for_every_comparison_that_its_clause_speaks_of(text, licensed):
+    outcomes = [compared("ppo", "open", p=0.7188), compared("random", "worked", p=0.0078125)]
+    assert (said(text, outcomes) == []) == licensed
+
+
+def test_a_claim_is_confirmed_or_refuted_by_its_own_outcome():
+    outcomes = [claimed("S1", "confirmed"), claimed("S4", "refuted"), claimed("Y1", "inconclusive")]
+    assert said("S1 is confirmed; S4 was refuted; Y1 stays inconclusive.", outcomes) == []
+    assert said("S4 is confirmed.", outcomes) != [] == said("S1 proves it.", outcomes)
+    assert "speaks of all" in said("It is proven.", outcomes)[0][1]
+    assert said("It is proven.", outcomes[:1]) == []
+    assert "no published claim" in said("The claim is confirmed.")[0][1]
+
+
+def test_claims_are_counted_by_their_outcomes():
+    outcomes = [claimed("S1", "confirmed"), claimed("S2", "confirmed"), claimed("S4", "refuted")]
+    assert said("2 confirmed, 1 refuted, 0 inconclusive.", outcomes) == []
+    assert "2 are confirmed" in said("3 claims are confirmed.", outcomes)[0][1]
+
+
+def test_a_page_of_several_methods_is_read_by_the_names_in_each_clause():
+    outcomes = [compared("ppo", "worse"), compared("dense", "worked", method="sparse-opd"), claimed("S1", "confirmed")]
+    assert (
+        said("sparse-opd beats `dense`; GRPO is worse than PPO; S1 of GRPO is confirmed.", outcomes, method=None) == []
+    )
+    assert said("It beats all.", outcomes, method=None) != []
 
 
 def test_no_run_of_a_mechanism_tier_licenses_the_words_of_a_ranking():
-    everything = {"better", "worked", "worse", "equal", "tested", "claim confirmed", "language model"}
-    assert [line for line, _ in said("It outperforms all.\nIt is SOTA.", marks=everything)] == [1, 2]
+    text = "It outperforms PPO.\nIt is SOTA."
+    assert [line for line, _ in said(text, [compared("ppo", "worked")])] == [1, 2]
+    assert said(text, [compared("ppo", "worked", tier="l3_real_model")], language_models=True) == []
 
 
-def test_a_significant_word_is_not_licensed_by_a_test_that_found_nothing():
-    assert said("a significant gain", marks=["tested"]) != []
-    assert said("no significant gain", marks=["tested"]) == []
+def test_language_models_are_named_where_one_was_trained():
+    assert "trained one" in said("For LLMs.")[0][1]
+    assert said("For language models.", language_models=True) == []
 
 
-def test_a_difference_below_the_smallest_effect_of_interest_licenses_no_win():
-    def marks(verdict):
-        entry = {"verdict": verdict}
-        return set(marks_of({"evaluation_protocol": {"tier": "l1_mechanism"}, "comparison": [entry]}))
-
-    assert marks("idea better (significant)") == {"tested", "better", "worked"}
-    assert marks("idea better (significant), below smallest effect of interest") == {"tested", "better"}
-    assert marks("no significant win") == {"tested"}
-    assert marks("no measurable effect") == {"equal"}
-    assert marks("insufficient seeds (min p = 0.25)") == set()
+def test_nothing_licenses_a_level_of_verification_by_itself():
+    assert said("It is verified.", [claimed("S1", "confirmed")]) != []
 
 
 def test_the_message_says_which_run_would_license_the_word():
     assert "posttrain compare grpo RIVAL --seeds 12" in said("grpo beats rloo")[0][1]
     assert "posttrain reproduce grpo" in said("the claim is confirmed")[0][1]
     assert "L3" in said("it outperforms")[0][1]
+    track = Outcome("rival", "sequence", "baseline", frozenset(), "no significant win", "bench", "sequence-seeds0-7")
+    assert "posttrain bench run sequence" in said("The idea beats the baseline.", [track], method="sequence")[0][1]
 
 
 def test_what_the_plan_wrote_may_be_quoted_and_nothing_like_it():
@@ -115,12 +228,11 @@ def test_counts_of_seeds_are_licensed_as_pairs():
 def test_artifacts_license_what_they_say(published):
     suite = read_suite(published)
     controlled = next(entry for entry in suite.entries if entry.value.get("comparison") and not entry.bench)
-    verdicts = {entry["verdict"] for entry in controlled.value["comparison"]}
-    marks = set(marks_of(controlled.value))
-    assert ("better" in marks) == any(verdict.startswith("idea better") for verdict in verdicts)
-    assert "l3 better" not in marks and "language model" not in marks
-    accuracy = controlled.value["runs"][0]["final"]["accuracy"]
     licence = licence_of([controlled])
+    verdicts = {entry["verdict"] for entry in controlled.value["comparison"]}
+    assert {outcome.verdict for outcome in licence.outcomes if outcome.kind == "rival"} == verdicts
+    assert not licence.language_models
+    accuracy = controlled.value["runs"][0]["final"]["accuracy"]
     assert licence.holds(f"{accuracy:.3f}")
     assert licence.holds(f"{100 * accuracy:.1f}", percent=True)
     assert not licence.holds("0.123456789")
@@ -129,4 +241,4 @@ def test_artifacts_license_what_they_say(published):
 def test_a_historical_artifact_licenses_numbers_and_no_words(published):
     historical = [entry for entry in read_suite(published).entries if entry.historical]
     assert len(historical) == 2
-    assert licence_of(historical).marks == frozenset()
+    assert licence_of(historical).outcomes == ()

@@ -133,6 +133,23 @@ def test_a_claim_without_licence_in_hand_written_text_fails_with_its_line(root):
     assert f"{PAGE}:{line}: the number '0.987' stands in no artifact" in said
 
 
+@pytest.mark.parametrize(
+    "name", ["docs/README.md", "docs/guide/new.md", "docs/bench/note.md", "docs/post-training/x/n.md"]
+)
+def test_every_hand_written_file_below_docs_is_at_the_gate(root, name):
+    (root / name).parent.mkdir(parents=True, exist_ok=True)
+    (root / name).write_text("# Notes\n\nIt outperforms all, by 0.987.\n")
+    code, said = command("docs", "check", "--root", str(root))
+    assert code == 1
+    assert f"{name}:3: 'outperforms' has no licence" in said and f"{name}:3: the number '0.987'" in said
+
+
+def test_decision_records_weigh_the_design_and_are_left_out(root):
+    (root / "docs/adr").mkdir()
+    (root / "docs/adr/0001.md").write_text("Reading took 0.987 of it.\n")
+    assert command("docs", "check", "--root", str(root))[0] == 0
+
+
 def test_the_check_prints_a_unified_difference_and_changes_nothing(root):
     (root / PAGE).write_text((root / PAGE).read_text().replace("3 seeds (42-44)", "4 seeds (42-45)"))
     before = snapshot(root)
