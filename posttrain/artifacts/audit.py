@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from posttrain.artifacts.digests import PREFIX, content_digest, file_digest, sealed
+from posttrain.artifacts.documents import DocumentError, read
 from posttrain.artifacts.evidence import Document, Evidence
-from posttrain.artifacts.manifest import ManifestError, inside, plan_problems, split_reference
+from posttrain.artifacts.manifest import PART, ManifestError, inside, plan_problems, split_reference
 
 _COPIED = ("primary_metric", "direction", "alpha", "family_id", "sesoi", "failure_value", "tier")
 
@@ -109,9 +110,21 @@ APART = ("arms/", "against/", "teacher-cache/", "tuning/", "tensorboard/", "wand
 
 def unrecorded_files(folder: Path, files: Sequence[Mapping[str, Any]]) -> list[str]:
     """Files in a run folder that no record names; arms keep their own records, a teacher's cache its own digests."""
-    known = {file["path"] for file in files} | {"execution.json", "artifact.json", "plan.json"}
+    known = {file["path"] for file in files} | {"execution.json", "artifact.json", "plan.json", PART}
     names = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
     return sorted(name for name in names if name not in known and not name.startswith(APART))
+
+
+def part_problems(folder: Path) -> Iterator[str]:
+    """What is wrong with the note that a run is one seed of a plan; it bears its own digest."""
+    try:
+        document = read(folder / PART)
+    except DocumentError as error:
+        yield str(error)
+        return
+    part = document.get("part") if isinstance(document, Mapping) else None
+    if not isinstance(part, Mapping) or document.get("part_sha256") != content_digest(part):
+        yield f"{PART} does not have the digest that it bears"
 
 
 def arm_problems(evidence: Evidence) -> Iterator[str]:

@@ -16,6 +16,7 @@ from posttrain.artifacts.redaction import redact, redact_config
 from posttrain.artifacts.schema import Name, violations
 
 MANIFEST_VERSION = 1
+PART = "part.json"  # beside the record of one seed of a plan: the whole experiment it belongs to
 NAMESPACES = {"post-training": "docs/post-training/manifests", "bench": "docs/bench/manifests"}
 
 _REFERENCE = re.compile(r"([a-z0-9-]+):([a-z0-9][a-z0-9._-]*)(?:@(sha256:[0-9a-f]{64}))?")

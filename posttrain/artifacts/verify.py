@@ -12,7 +12,7 @@ from posttrain.artifacts.comparisons import close, comparison_problems
 from posttrain.artifacts.digests import code_digest
 from posttrain.artifacts.documents import shown
 from posttrain.artifacts.evidence import HISTORICAL, SENTINEL, Evidence, gather, read_document
-from posttrain.artifacts.manifest import published_root
+from posttrain.artifacts.manifest import PART, published_root
 from posttrain.artifacts.report import Check, Level, Report, render, settle
 
 __all__ = ["HISTORICAL", "SENTINEL", "Check", "Report", "render", "verify"]
@@ -204,6 +204,8 @@ def _executed(evidence: Evidence, package_root: Path | None) -> Iterable[Check]:
         yield _skip("output files", "V2", "published without its run folder")
     else:
         yield settle("output files", "V2", audit.output_problems(folder, files), f"{len(files)} as recorded")
+        if (folder / PART).is_file():
+            yield settle("part", "V2", audit.part_problems(folder), "one seed of a plan, as its digest says")
         extra = audit.unrecorded_files(folder, files)
         if extra:
             yield Check("other files", "V2", "warned", f"{len(extra)} in the folder are in no record: {shown(extra)}")

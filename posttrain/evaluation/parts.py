@@ -15,6 +15,7 @@ from typing import Any
 from posttrain import settings
 from posttrain.artifacts import documents, manifest
 from posttrain.artifacts.digests import content_digest, file_digest
+from posttrain.artifacts.manifest import PART
 from posttrain.artifacts.provenance import environment_class
 from posttrain.artifacts.report import Report
 from posttrain.evaluation import records
@@ -27,7 +28,6 @@ from posttrain.registry import ConfigError, Plugin
 from posttrain.teachers.base import Found
 
 ARM = r"[a-z0-9][a-z0-9._-]*"  # the name of an arm, which is a folder's
-PART = "part.json"
 
 
 def only(experiment: Experiment, seed: int) -> Experiment:

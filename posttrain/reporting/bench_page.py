@@ -10,7 +10,7 @@ from posttrain.reporting import bench_figures, history
 from posttrain.reporting.figures import Figure
 from posttrain.reporting.formatting import MISSING, interval, number, plural, table
 from posttrain.reporting.licence import licence_of
-from posttrain.reporting.page import Page, commands, relative
+from posttrain.reporting.page import Page, commands, outside, relative
 from posttrain.reporting.reading import BENCH, Entry, Suite
 
 HEAD = ("artifact", "baseline", "idea", "difference", "95 % half-width", "p", "pairs", "verdict", "standing")
@@ -41,7 +41,7 @@ def _track_page(track: str, suite: Suite) -> Page:
     body = ["An idea against a tuned baseline on a tiny model.", "## Results"]
     body += [table(HEAD, [_row(entry, suite, folder) for entry in entries], right=range(1, 7)), history.mended(entries)]
     body += [f"![{_stem(entry)}: differences by seed, and sweeps](figures/{_stem(entry)}.svg)" for entry in current]
-    body += [_signature(entry) for entry in current]
+    body += [_signature(entry, folder) for entry in current]
     lines = commands(current) + [f"posttrain verify {entry.artifact.path}" for entry in current]
     body.append("## Commands\n\n```\n" + "\n".join(lines) + "\n```")
     sources = tuple(file for entry in entries for file in entry.files)
@@ -76,12 +76,16 @@ def _row(entry: Entry, suite: Suite, folder: str) -> tuple[str, ...]:
     )
 
 
-def _signature(entry: Entry) -> str:
+def _signature(entry: Entry, folder: str) -> str:
     """The mechanism signature: claim, what was observed and whether it is confirmed, as it stands in the artifact."""
     found = entry.value["mechanism_signature"]
     inner = found.get("mechanism_signature", found)
     ci95 = entry.value["comparison"].get("ci95")
-    parts = [f"### {_stem(entry)}", f"95 % interval of the difference: {interval(ci95)}." if ci95 else ""]
+    parts = [
+        f"### {_stem(entry)}",
+        outside(entry, folder),
+        f"95 % interval of the difference: {interval(ci95)}." if ci95 else "",
+    ]
     if isinstance(inner, Mapping):
         text = json.dumps(inner, indent=2, ensure_ascii=False)
         outcome = inner.get("confirmed")

@@ -31,6 +31,7 @@ class Built:
     files: Mapping[str, bytes]
     problems: tuple[Problem, ...]
     notes: tuple[str, ...] = ()
+    published: frozenset[str] = frozenset()  # paths of the files it was made from
 
 
 def build(root: Path, methods: Sequence[Method], datasets: Sequence[Dataset] = ()) -> Built:
@@ -51,7 +52,8 @@ def build(root: Path, methods: Sequence[Method], datasets: Sequence[Dataset] = (
         files |= {page.path: text, **drawn}
         problems += check_text(page.path, text.decode(), page.licence, (*page.names, *FIXED), page.method, registered)
     problems += _other_texts(root, suite, methods, files)
-    return Built(dict(sorted(files.items())), tuple(problems), tuple(sorted(other)))
+    published = frozenset(file.path for entry in suite.entries for file in entry.files)
+    return Built(dict(sorted(files.items())), tuple(problems), tuple(sorted(other)), published)
 
 
 def write(root: Path, built: Built) -> list[str]:
@@ -77,6 +79,7 @@ def compare(root: Path, built: Built) -> Iterator[str]:
         elif target.read_bytes() != data:
             yield _difference(path, target.read_bytes(), data)
     yield from (f"{path} is generated no more; delete it" for path in stale(root, built))
+    yield from strangers(root, built)
 
 
 def stale(root: Path, built: Built) -> list[str]:
@@ -86,6 +89,17 @@ def stale(root: Path, built: Built) -> list[str]:
         texts = [*(root / place).glob("README.md"), *(root / place).glob("*/README.md")]
         found += [path for path in texts if path.read_bytes().startswith(HEADER.encode())]
     return sorted(name for path in found if (name := path.relative_to(root).as_posix()) not in built.files)
+
+
+def strangers(root: Path, built: Built) -> Iterator[str]:
+    """What lies among the published files and is none of them: no page shows it, and no digest binds it."""
+    known = built.published | built.files.keys()
+    for path in sorted(path for place in (POST_TRAINING, BENCH) for path in (root / place).rglob("*")):
+        name = path.relative_to(root).as_posix()
+        if path.is_symlink():
+            yield f"{name} is a symbolic link; put the file itself there, or delete it"
+        elif path.is_file() and name not in known and path.suffix != ".md" and "/figures/" not in name:
+            yield f"{name} is neither published nor a page; delete it, or publish its run with posttrain publish"
 
 
 def _difference(path: str, found: bytes, expected: bytes) -> str:

@@ -138,8 +138,11 @@ def _publish(options: argparse.Namespace, words: list[str]) -> int:
         made = publishing.publication(options.folder, verifier(options.plugin))
         methods = methods_of(options.plugin)
         build.build(options.root, methods, datasets_of())  # what is there has to be sound before anything is added
-        for path in publishing.put(options.root, made, replace=options.replace):
+        written = publishing.put(options.root, made, replace=options.replace)
+        for path in written:
             print(f"published {path}")
+        if not written:
+            print(f"{made.artifact} is published already, bit for bit; the execution record there stays (or --replace)")
         built = build.build(options.root, methods, datasets_of())
         for path in build.write(options.root, built):
             print(f"wrote {path}")

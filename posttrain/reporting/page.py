@@ -77,6 +77,18 @@ def relative(page_folder: str, path: str) -> str:
     return "/".join([".."] * (len(here) - shared) + there[shared:])
 
 
+def outside(entry: Entry, folder: str) -> str:
+    """What a run had of code from outside this project, with links from a page's folder; empty where it had none."""
+    plugins = [] if entry.execution is None else entry.execution.value["execution"].get("plugins", [])
+    files = {file.path.rpartition("/")[2]: file.path for file in entry.outside}
+    names = []
+    for plugin in plugins:
+        name = plugin["name"].rpartition("/")[2]
+        here = files.get(name)
+        names.append(f"[`{name}`]({relative(folder, here)})" if here else f"`{name}` (`{plugin['sha256']}`, not here)")
+    return f"It ran code from outside this project: {', '.join(names)}." if names else ""
+
+
 def command(execution: Mapping[str, Any]) -> str:
     """The command line of a run as one would type it, without where, on how many processes and in how many goes."""
     kept, skip = [], False

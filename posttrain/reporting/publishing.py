@@ -1,4 +1,7 @@
-"""Publishing: a verified, complete run from clean code goes where its artifact says it belongs."""
+"""Publishing: a verified, complete run from clean code goes where its artifact says it belongs.
+
+Code from outside the package (a plugin, an idea, a track, a reward) is published with it, byte for byte.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +10,17 @@ import re
 import shutil
 import socket
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from posttrain.artifacts.digests import bytes_digest
 from posttrain.artifacts.documents import DocumentError, dumps, load, parse, write_atomically
-from posttrain.artifacts.manifest import NAMESPACES, ManifestError, execution_document, split_reference
+from posttrain.artifacts.manifest import NAMESPACES, PART, ManifestError, execution_document, split_reference
 from posttrain.artifacts.report import Report
 from posttrain.reporting.page import command
-from posttrain.reporting.reading import SuiteError
+from posttrain.reporting.reading import SuiteError, outside_path
 
 Verify = Callable[[Path], Report]
 
@@ -75,6 +78,10 @@ def _files(place: Path) -> Iterator[tuple[str, bytes]]:
     if "eval_version" in artifact:
         raise Refused(f"{place.name} is an evaluation of checkpoints, which has no page; publish the run itself")
     _require_clean(place.name, execution["execution"]["code"])
+    if (place / PART).exists() or "--only-seed" in execution["execution"]["argv"]:
+        raise Refused(
+            f"{place.name} is one seed of a plan; put the seeds together with posttrain merge, and publish that"
+        )
     if not execution["execution"]["argv"]:
         raise Refused(
             f"{place.name} came from Python, so no command makes it again; run it with posttrain on the command line"
@@ -84,7 +91,16 @@ def _files(place: Path) -> Iterator[tuple[str, bytes]]:
     yield artifact["provenance"]["artifact_path"], data
     yield f"{folder}/{name}.json", plan
     yield f"{folder}/{name}/{method}.json", published_execution(execution["execution"])
+    outside = {
+        outside_path(f"{folder}/{name}", plugin): _source(place.name, plugin, execution["execution"]["argv"])
+        for plugin in execution["execution"].get("plugins", [])
+        if plugin["name"].endswith(".py")  # an installed package is named by its digest only
+    }
+    yield from outside.items()
     private = [found for text in (data, plan) for found in _private(parse(text))]
+    private += [
+        found for path, source in outside.items() for found in _private(source.decode("utf-8", "replace"), path)
+    ]
     if private:
         raise Refused(f"{place.name} holds what belongs to one machine: {private[0]}; give the run a relative path")
 
@@ -98,6 +114,19 @@ def _require_clean(name: str, code: Mapping[str, Any]) -> None:
             f"{name} is dirty: posttrain/ or configs/ differed from commit {code['git_commit'][:12]} when it ran; "
             "commit them and run it again"
         )
+
+
+def _source(name: str, plugin: Mapping[str, Any], argv: Sequence[str]) -> bytes:
+    """The bytes of a file of code from outside, which lies where the record or the command says."""
+    words = [word.rpartition("=")[2].partition(":")[0] for word in argv]
+    file = Path(plugin["name"]).name
+    for path in (Path(plugin["name"]), *(Path(word) for word in words if Path(word).name == file)):
+        if path.is_file() and bytes_digest(data := path.read_bytes()) == plugin["sha256"]:
+            return data
+    raise Refused(
+        f"{name} ran {file} ({plugin['sha256']}), and no file with these bytes is where the command says. It is "
+        "published with the run: put it back, write publish in the folder of the run's command, or run again"
+    )
 
 
 def published_execution(execution: Mapping[str, Any]) -> bytes:
@@ -162,7 +191,11 @@ def _verify_in_place(files: Mapping[str, bytes], verify: Verify) -> None:
 
 
 def put(root: Path, made: Publication, *, replace: bool = False) -> list[str]:
-    """Writes a publication below the root; a place that holds something else is refused unless it is superseded."""
+    """Writes a publication below the root and gives what it wrote: nothing where the same artifacts are published.
+
+    A place that holds something else is refused unless it is superseded. The execution record of a run that gave the
+    same bytes before stays: it is the evidence that the published digests are of.
+    """
     artifact = parse(made.files[made.artifact])
     supersedes = artifact["provenance"].get("supersedes")
     for path, data in made.files.items():
@@ -179,13 +212,17 @@ def put(root: Path, made: Publication, *, replace: bool = False) -> list[str]:
             )
         if path == made.artifact and supersedes != found:
             raise Refused(f"{path} holds another run; run with supersedes={found}, or write --replace")
-    changed = []
-    for path, data in made.files.items():
-        if not (root / path).is_file() or (root / path).read_bytes() != data:
-            (root / path).parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(root / path, data)
-            changed.append(path)
-    return changed
+    new = {path: data for path, data in made.files.items() if not _holds(root / path, data)}
+    if not replace and not any("/metrics/" in path for path in new) and all((root / path).exists() for path in new):
+        return []
+    for path, data in new.items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(root / path, data)
+    return list(new)
+
+
+def _holds(path: Path, data: bytes) -> bool:
+    return path.is_file() and path.read_bytes() == data
 
 
 def _is_plan(path: str) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,7 @@ class Entry:
     plan: File | None = None
     execution: File | None = None
     received: tuple[File, ...] = ()
+    outside: tuple[File, ...] = ()  # code from outside the package that it ran, as published with it
 
     @property
     def value(self) -> Mapping[str, Any]:
@@ -78,8 +79,9 @@ class Entry:
 
     @property
     def files(self) -> tuple[File, ...]:
-        """Artifact, plan, execution record and received copies, those that are there."""
-        return tuple(file for file in (self.artifact, self.plan, self.execution, *self.received) if file is not None)
+        """Artifact, plan, execution record, received copies and code from outside, those that are there."""
+        files = (self.artifact, self.plan, self.execution, *self.received, *self.outside)
+        return tuple(file for file in files if file is not None)
 
 
 @dataclass(frozen=True)
@@ -112,14 +114,22 @@ def _paths(root: Path) -> Iterator[Path]:
 
 def read_file(root: Path, relative: str) -> File:
     """A JSON file below the root; no part of its path may be a symbolic link."""
+    data = read_bytes(root, relative)
+    try:
+        return File(relative, bytes_digest(data), parse(data, relative))
+    except DocumentError as error:
+        raise SuiteError(str(error).replace(f"{root}/", "")) from None
+
+
+def read_bytes(root: Path, relative: str) -> bytes:
+    """The content of a file below the root; no part of its path may be a symbolic link."""
     path = root
     for part in Path(relative).parts:
         path = path / part
         if path.is_symlink():
             raise SuiteError(f"{relative}: {part} is a symbolic link; put the file itself there")
     try:
-        data = load(path)
-        return File(relative, bytes_digest(data), parse(data, relative))
+        return load(path)
     except DocumentError as error:
         raise SuiteError(str(error).replace(f"{root}/", "")) from None
     except FileNotFoundError:
@@ -166,7 +176,27 @@ def _entry(root: Path, path: Path) -> Entry:
     method = file.value["track" if version == "bench_version" else "method"]
     plan = _require(read_file(root, f"{place}/{name}.json"), "plan-v1")
     execution = _require(read_file(root, f"{place}/{name}/{method}.json"), "execution-v1")
-    return Entry(file, plan, execution)
+    plugins = execution.value["execution"].get("plugins", [])
+    return Entry(file, plan, execution, outside=tuple(_outside(root, f"{place}/{name}", plugins)))
+
+
+def outside_path(folder: str, plugin: Mapping[str, Any]) -> str:
+    """Where a file of code from outside lies, in the folder of its plan's execution records."""
+    return f"{folder}/code/{Path(plugin['name']).name}"
+
+
+def _outside(root: Path, folder: str, plugins: Iterable[Mapping[str, Any]]) -> Iterator[File]:
+    """The published code from outside, with the bytes that ran."""
+    for plugin in plugins:
+        if not plugin["name"].endswith(".py"):
+            continue
+        path = outside_path(folder, plugin)
+        digest = bytes_digest(read_bytes(root, path))
+        if digest != plugin["sha256"]:
+            raise SuiteError(
+                f"{path} is {digest}, the run had {plugin['sha256']}; restore it, or publish the run again"
+            )
+        yield File(path, digest, {})
 
 
 def _require(file: File, schema: Name) -> File:

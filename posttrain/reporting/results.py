@@ -11,7 +11,7 @@ from posttrain.reporting import sentences
 from posttrain.reporting.facts import Method
 from posttrain.reporting.figures import Figure
 from posttrain.reporting.formatting import MISSING, declared, interval, number, option, plural, seeds, table
-from posttrain.reporting.page import relative
+from posttrain.reporting.page import outside, relative
 from posttrain.reporting.reading import Entry, Suite
 from posttrain.reporting.summary import METRICS, changes
 
@@ -89,11 +89,13 @@ def section(entry: Entry, drawn: Mapping[str, Figure], folder: str, suite: Suite
         f"#### {label(entry)}",
         f"{link}: {runs[0]['dataset']}, {plural(len(runs), 'seed')} ({seeds(entry.value['seeds'])}), "
         f"{' or '.join(map(str, steps))} steps; {entry.value['evaluation_protocol']['claim_policy']}.",
+        outside(entry, folder),
         " ".join(sentences.described(entry.value)),
     ]
     if entry.tier == "l0_smoke":
         names = [check["name"] for check in entry.value.get("checks", [])]
-        return "\n\n".join([*parts, "Checks: " + "; ".join(names) + "."] if names else parts)
+        parts += ["Checks: " + "; ".join(names) + "."] if names else []
+        return "\n\n".join(part for part in parts if part)
     parts += [
         _changes(entry.value),
         _figure(entry, drawn, folder, "curves", "per seed, mean and interval against the step"),

@@ -208,6 +208,23 @@ def test_files_that_nothing_generates_any_more_are_named(root):
     ]
 
 
+@pytest.mark.parametrize("name", ["notes.txt", "metrics/x.txt", "metrics/other.json.bak", "opd/run.log"])
+def test_what_lies_among_published_files_and_is_none_is_named(root, name):
+    path = root / "docs/post-training" / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("x")
+    code, said = command("docs", "check", "--root", str(root))
+    assert code == 1 and f"docs/post-training/{name} is neither published nor a page" in said
+
+
+@pytest.mark.parametrize("name", ["post-training/link", "bench/link.json", "post-training/opd/link.svg"])
+def test_a_symbolic_link_among_published_files_is_named(root, name, tmp_path):
+    (root / "docs" / name).parent.mkdir(exist_ok=True)
+    (root / "docs" / name).symlink_to(tmp_path)
+    code, said = command("docs", "check", "--root", str(root))
+    assert code == 1 and f"docs/{name} is a symbolic link" in said
+
+
 DEEP = "[" * 65 + "]" * 65
 
 

@@ -7,6 +7,7 @@ from small_runs import CONTROLLED, as_clean, command, edit_json, snapshot, verif
 
 from posttrain.artifacts import documents
 from posttrain.artifacts.digests import content_digest
+from posttrain.artifacts.manifest import PART
 from posttrain.evaluation import parts
 from posttrain.registry import ConfigError
 
@@ -54,10 +55,10 @@ def test_code_that_a_part_names_is_not_run_unasked(pieces, tmp_path, capsys):
     marker, code, folder = tmp_path / "marker", tmp_path / "code.py", tmp_path / "seed-42"
     code.write_text(f"import pathlib\npathlib.Path({str(marker)!r}).touch()\n")
     shutil.copytree(pieces / "seed-42", folder)
-    document = documents.read(folder / parts.PART)
+    document = documents.read(folder / PART)
     document["part"]["plugins"] = [str(code)]
     document["part_sha256"] = content_digest(document["part"])
-    (folder / parts.PART).write_bytes(documents.dumps(document))
+    (folder / PART).write_bytes(documents.dumps(document))
     assert command("merge", str(folder), "--output", str(tmp_path / "merged"))[0] == 2
     assert f"Write --plugin {code}" in capsys.readouterr().err
     assert not marker.exists()
@@ -67,7 +68,15 @@ def test_every_part_is_a_verified_run_of_its_seed(pieces):
     for folder in folders(pieces):
         report = verify(folder)
         assert report.exit_code == 0
-        assert [check.name for check in report.checks if check.status == "warned"] == ["other files"]  # part.json
+        assert [check.name for check in report.checks if check.status == "warned"] == []
+        assert next(check for check in report.checks if check.name == "part").status == "passed"
+
+
+def test_a_note_of_a_part_that_was_altered_fails(pieces, tmp_path):
+    shutil.copytree(pieces / "seed-42", tmp_path / "seed")
+    path = tmp_path / "seed" / PART
+    path.write_text(path.read_text().replace('"seed": 42', '"seed": 43'))
+    assert verify(tmp_path / "seed").exit_code == 1
 
 
 def test_the_merged_record_names_the_whole_command_and_its_parts(pieces, tmp_path):

@@ -8,6 +8,7 @@ import pytest
 from small_runs import CONTROLLED_PLAN, SMALL, command, edit_execution, edit_json, make, publish, snapshot, verify
 
 from posttrain import settings
+from posttrain.artifacts.digests import bytes_digest
 from posttrain.artifacts.documents import read
 from posttrain.evaluation import experiment, records
 from posttrain.reporting import publishing
@@ -61,18 +62,63 @@ def test_a_host_name_in_the_record_refuses(run):
         publishing.publication(run, verify)
 
 
-def test_plugin_paths_are_cut_to_their_last_part(run):
+CODE = b"def score(completion, problem):\n    return 1.0\n"
+
+
+def with_code(run, path, data=CODE, words=None):
+    """The run as one that had a file of code from outside."""
+
     def change(record):
-        record["argv"] += ["--plugin", "/home/somebody/mine.py"]
-        record["plugins"] = [{"name": "/home/somebody/mine.py", "sha256": "sha256:" + "0" * 64}]
+        record["argv"] += words or ["--plugin", str(path)]
+        record["plugins"] = [{"name": str(path), "sha256": bytes_digest(data)}]
 
     edit_execution(run, change)
-    made = publishing.publication(run, verify)
-    record = next(
-        json.loads(data)["execution"] for path, data in made.files.items() if path.endswith("/sparse-opd.json")
-    )
-    assert record["argv"][-2:] == ["--plugin", "mine.py"]
-    assert record["plugins"][0]["name"] == "mine.py"
+
+
+def test_code_from_outside_is_published_with_its_run_and_linked_from_the_page(run, empty, tmp_path, monkeypatch):
+    monkeypatch.setattr("posttrain.reporting.cli.verifier", lambda plugins: verify)
+    (tmp_path / "mine.py").write_bytes(CODE)
+    with_code(run, tmp_path / "mine.py")
+    assert command("publish", str(run), "--root", str(empty))[0] == 0
+    copy = f"docs/post-training/manifests/{CONTROLLED_PLAN}/code/mine.py"
+    assert (empty / copy).read_bytes() == CODE
+    record = read(empty / f"docs/post-training/manifests/{CONTROLLED_PLAN}/sparse-opd.json")["execution"]
+    assert record["argv"][-2:] == ["--plugin", "mine.py"] and record["plugins"][0]["name"] == "mine.py"
+    page = (empty / "docs/post-training/2609.04565-sparse-opd/README.md").read_text()
+    assert f"code from outside this project: [`mine.py`](../manifests/{CONTROLLED_PLAN}/code/mine.py)" in page
+    assert f"| `{copy}` | `{bytes_digest(CODE)}` |" in page
+    assert command("docs", "check", "--root", str(empty))[0] == 0
+    (empty / copy).write_bytes(CODE.replace(b"1.0", b"0.0"))
+    assert command("docs", "check", "--root", str(empty))[0] == 3
+
+
+def test_code_is_found_by_the_word_of_the_command_that_names_it(run, tmp_path):
+    (tmp_path / "mine.py").write_bytes(CODE)
+    with_code(run, "mine.py", words=[f"reward={tmp_path}/mine.py:score"])
+    assert any(path.endswith("/code/mine.py") for path in publishing.publication(run, verify).files)
+
+
+@pytest.mark.parametrize("found", [None, CODE + b"#"], ids=["gone", "changed"])
+def test_code_that_is_not_there_as_it_ran_is_asked_for(run, tmp_path, found):
+    if found:
+        (tmp_path / "mine.py").write_bytes(found)
+    with_code(run, tmp_path / "mine.py")
+    refused(run, "no file with these bytes is where the command says")
+
+
+def test_code_that_names_a_machine_is_refused(run, tmp_path):
+    data = b"DATA = '/home/somebody/data'\n"
+    (tmp_path / "mine.py").write_bytes(data)
+    with_code(run, tmp_path / "mine.py", data)
+    refused(run, "belongs to one machine")
+
+
+def test_an_installed_package_of_code_is_named_by_its_digest(run, empty, monkeypatch):
+    monkeypatch.setattr("posttrain.reporting.cli.verifier", lambda plugins: verify)
+    with_code(run, "lab_plugin")
+    assert command("publish", str(run), "--root", str(empty))[0] == 0
+    page = (empty / "docs/post-training/2609.04565-sparse-opd/README.md").read_text()
+    assert f"code from outside this project: `lab_plugin` (`{bytes_digest(CODE)}`, not here)" in page
 
 
 def refused(run, reason):
@@ -108,6 +154,28 @@ def test_a_run_whose_code_cannot_be_named_is_refused(run):
 def test_a_run_from_python_is_refused_because_no_command_makes_it_again(run):
     edit_execution(run, lambda record: record.update(argv=[]))
     refused(run, "came from Python")
+
+
+def test_one_seed_of_a_plan_is_refused_until_it_is_merged(tmp_path):
+    seed = make(tmp_path / "seed", "train", "grpo", *SMALL, "seeds=1-3", "--only-seed", "2")
+    refused(seed, "is one seed of a plan; put the seeds together with posttrain merge")
+    (seed / "part.json").unlink()
+    refused(seed, "is one seed of a plan")
+
+
+def test_a_second_run_with_the_same_bytes_leaves_the_first_one_s_record(run, empty, monkeypatch):
+    monkeypatch.setattr("posttrain.reporting.cli.verifier", lambda plugins: verify)
+    assert command("publish", str(run), "--root", str(empty))[0] == 0
+    before = snapshot(empty)
+    edit_execution(
+        run, lambda record: record.update(started_at="2030-01-01T00:00:00Z", ended_at="2030-01-01T00:00:01Z")
+    )
+    code, said = command("publish", str(run), "--root", str(empty))
+    assert code == 0 and "published already, bit for bit" in said
+    assert snapshot(empty) == before
+    assert command("publish", str(run), "--root", str(empty), "--replace")[0] == 0
+    assert snapshot(empty) != before
+    assert command("docs", "check", "--root", str(empty))[0] == 0
 
 
 def test_a_refusal_is_one_line_and_writes_nothing(run, empty, capsys):
