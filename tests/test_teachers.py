@@ -100,12 +100,24 @@ def test_a_shuffled_teacher_says_the_same_things_about_other_tokens():
     """The answers are a permutation of the true ones: as informative in sum, and of no use."""
     around = surroundings()
     rollouts = drawn(around)
-    told, moved = (Frozen(shuffle=s).build(around).targets(rollouts, rollouts.mask, None) for s in (False, True))
+    plain, shuffling = (Frozen(shuffle=s).build(around) for s in (False, True))
+    told = shuffling.targets(rollouts, rollouts.mask, None)
+    same_targets(plain.heard(told, rollouts), told)
+    moved = shuffling.heard(told, rollouts)
     assert not torch.equal(told.logprobs, moved.logprobs)
     assert torch.equal(told.logprobs[told.mask].sort().values, moved.logprobs[told.mask].sort().values)
     assert torch.equal(moved.mask, told.mask)
-    again = Frozen(shuffle=True).build(around).targets(rollouts, rollouts.mask, None)
-    assert torch.equal(again.logprobs, moved.logprobs)
+    assert torch.equal(shuffling.heard(told, rollouts).logprobs, moved.logprobs)
+
+
+def test_an_entropy_that_a_shuffled_teacher_reports_is_that_of_the_distribution_its_log_prob_is_from():
+    around = surroundings()
+    rollouts, teacher = drawn(around), Frozen(shuffle=True).build(around)
+    told = teacher.targets(rollouts, rollouts.mask, None)
+    moved = teacher.heard(told, rollouts)
+    pairs = [set(zip(t.logprobs[t.mask].tolist(), t.entropy[t.mask].tolist(), strict=True)) for t in (told, moved)]
+    assert pairs[0] == pairs[1]
+    assert not torch.equal(told.entropy, moved.entropy)
 
 
 # -- snapshot ---------------------------------------------------------------------------------------------------------

@@ -39,9 +39,8 @@ def load(model: str, dtype: str, attn_implementation: str | None, trust_remote_c
     local = {"trust_remote_code": trust_remote_code, "local_files_only": folder.is_dir()}
     try:
         tokenizer = AutoTokenizer.from_pretrained(model, **local)
-        return _with_weights(
-            model, {"dtype": getattr(torch, dtype), "attn_implementation": attn_implementation} | local
-        ), tokenizer
+        options = {"dtype": getattr(torch, dtype), "attn_implementation": attn_implementation, **local}
+        return _with_weights(model, options), tokenizer
     except ConfigError:
         raise
     except Exception as error:  # whatever its files make transformers stumble over, they are the user's input
@@ -59,10 +58,10 @@ def _with_weights(model: str, options: Mapping[str, Any]) -> Any:
     place of others below it: the model below is looked at first.
     """
     from transformers import AutoModelForCausalLM
-    from transformers.utils import find_adapter_config_file
+    from transformers.utils.peft_utils import find_adapter_config_file
 
     def loaded(name: str, **more: Any) -> Any:
-        made, report = AutoModelForCausalLM.from_pretrained(
+        found: Any = AutoModelForCausalLM.from_pretrained(
             name,
             use_safetensors=True,
             ignore_mismatched_sizes=True,  # they are listed then, and refused by name
@@ -70,6 +69,7 @@ def _with_weights(model: str, options: Mapping[str, Any]) -> Any:
             **options,
             **more,
         )
+        made, report = found
         _check_weights(name, report)
         return made
 
