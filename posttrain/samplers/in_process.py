@@ -115,7 +115,7 @@ def _draw_batch(
     ends = torch.tensor(sorted(settings.eos), dtype=torch.int64, device=device)
     live = torch.arange(count, device=device)
     for step in range(limit):
-        found = _finite(distribution(head, state.hidden), step, keys[0])
+        found = _finite(distribution(head, state.hidden), step, None if settings.greedy else keys[0])
         token, logprob, entropy = _next(found, None if settings.greedy else uniforms[live, step])
         ids[live, step], recorded[0, live, step], recorded[1, live, step] = token, logprob, entropy
         over = torch.isin(token, ends)
@@ -194,14 +194,17 @@ def cache_word(backbone: Backbone) -> str:
     return "cache" if "cache" in inspect.signature(backbone.forward).parameters else "past_key_values"
 
 
-def _finite(found: Distribution, step: int, key: Tensor) -> Distribution:
-    """The distributions, of which none is lost; the weights are broken where one is."""
+def _finite(found: Distribution, place: int, key: Tensor | None) -> Distribution:
+    """The distributions at a token, of which none is lost; `key` is of one of the rows, None where it is greedy."""
     if not found.total.isfinite().all():
-        seed, update = key[:2].tolist()
+        what = "a greedy completion"
+        if key is not None:
+            seed, step = key[:2].tolist()
+            what = f"a completion (seed {seed}, step {step})"
         raise NonFiniteLogits(
-            f"the model's logits are not finite at token {step + 1} of a completion (seed {seed}, step {update}), so "
-            "nothing can be drawn from them. Its weights are broken or have grown without bound: lower learning_rate, "
-            "write policy.dtype=float32 for a half type, or copy the model again."
+            f"the model's logits are not finite at token {place + 1} of {what}, so nothing can be drawn from them. Its "
+            "weights are broken or have grown without bound: lower learning_rate, write policy.dtype=float32 for a "
+            "half type, or copy the model again."
         )
     return found
 
