@@ -27,6 +27,7 @@ from posttrain.teachers.base import Events, Teacher
 from posttrain.tracking import Averages, Evaluator, Point, require_finite, track_step, track_update
 
 SHOWN = 4  # held-out problems whose answers are kept as text
+SAMPLE_STREAM = 4  # `default_rng([seed, SAMPLE_STREAM])`: completions that are only shown
 SOURCE_STREAM = 3  # the coins that choose between the student's completions and data rows
 
 
@@ -191,7 +192,9 @@ class Trainer:
     def samples(self, count: int = SHOWN) -> list[dict[str, Any]]:
         """Completions of the first held-out problems, drawn apart from the training stream."""
         problems = self.evaluator.problems[:count]
-        drawn = self.policy.sample(problems, 1, np.random.default_rng([self.seed, 1]), self.seed, self.options.steps)
+        drawn = self.policy.sample(
+            problems, 1, np.random.default_rng([self.seed, SAMPLE_STREAM]), self.seed, self.options.steps
+        )
         rows = token_rows(self.algorithm, self.policy, self.teacher, problems, drawn)
         return [{"seed": self.seed, "step": self.options.steps, "decoding": "sampled", **row} for row in rows]
 
