@@ -3,7 +3,7 @@
 Row i's token t is drawn by one inverse-CDF pass from the t-th uniform number of row i's key, so what a row says does
 not depend on who shares its batch, up to the rounding of kernels: a matrix product of another shape may round
 otherwise. In float64 and float32 that moves the last bits, and a draw only where a uniform number falls between them.
-In bfloat16 and float16 it moves the second or third digit of a logit, so rows drawn in another batch (another
+In bfloat16 and float16 it moves the last of a logit's two to four digits, so rows drawn in another batch (another
 `policy.rows`, other problems in the step, another number of ranks) may say something else.
 
 Log-probs and entropy are recorded from the very distribution the token was drawn from, under the sampling temperature.
