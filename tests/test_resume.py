@@ -194,16 +194,18 @@ def run_in_child(made: Experiment, folder: Path, ready=None) -> int:
     child = os.fork()
     if child:
         return child
+    code = 1
     try:
         if ready is not None:
             ready()
         conduct(made, folder, resume=True, save_steps=2)
+        code = 0
     except BaseException:
         import traceback
 
         traceback.print_exc()
-        os._exit(1)
-    os._exit(0)
+    finally:
+        os._exit(code)  # also where no room is left to print in: this process must not go on with the tests
 
 
 def code_of(child: int) -> int:
