@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
@@ -41,7 +42,10 @@ def read_sealed(path: Path) -> Any:
     digest, _, body = path.read_bytes().partition(b"\n")
     if digest != hashlib.sha256(body).hexdigest().encode():
         raise Broken("its digest does not agree with its content")
-    return json.loads(body)
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise Broken(f"its digest agrees, but it holds no JSON ({error})") from error
 
 
 @dataclass(frozen=True)
@@ -86,8 +90,9 @@ class Checkpoints:
 
     def _read(self, step: int) -> dict[str, Any]:
         content = read_sealed(self._path(step, "json"))
-        if content["format"] != FORMAT:
-            raise Broken(f"its format is {content['format']}, this version reads {FORMAT}")
+        if not isinstance(content, dict) or content.get("format") != FORMAT:
+            found = content.get("format") if isinstance(content, dict) else type(content).__name__
+            raise Broken(f"its format is {found}, this version reads {FORMAT}")
         for name, expected in self.identity.items():
             found = content["identity"].get(name)
             if found != expected:
@@ -101,7 +106,10 @@ class Checkpoints:
             raise Broken("its tensors are missing") from None
         if hashlib.sha256(blob).hexdigest() != content["tensors"]:
             raise Broken("its tensors do not have the digest that was written down")
-        return _with_tensors(content["state"], load(blob))
+        try:
+            return _with_tensors(content["state"], load(blob))
+        except (SafetensorError, KeyError) as error:
+            raise Broken(f"its digests agree, but it holds no state ({error})") from error
 
     def _forget(self, newest: int) -> None:
         """Removes generations beyond two, those of a future that was abandoned, and tensors nobody refers to."""

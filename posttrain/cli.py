@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -64,12 +65,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def process() -> NoReturn:
     """Runs one command as a process of its own, also as one of several that a launcher started."""
-    code = main()
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        from posttrain.ranks import end
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        sys.exit(main())
+    from posttrain.ranks import end
 
-        end(code)
-    sys.exit(code)
+    try:
+        code = main()
+    except Exception:  # a fault of the program: the others wait for this rank until it is gone
+        traceback.print_exc()
+        code = 1
+    end(code)
 
 
 def command_line() -> argparse.ArgumentParser:
@@ -246,9 +251,10 @@ def _conduct(options: argparse.Namespace, words: list[str], build: Any) -> int:
             resume=options.resume is not None,
             save_steps=options.save_steps,
         )
+    if options.only_seed is not None:
+        seed = options.only_seed
+        joined.alone("writing the part", lambda: parts.write_part(whole, seed, finished.folder, plugins))
     if joined.main:
-        if options.only_seed is not None:
-            parts.write_part(whole, options.only_seed, finished.folder, plugins)
         display.show(experiment, finished)
     # Not after an error: the other ranks would be waited for while they wait for this one's results.
     ranks.leave(joined)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar
 
@@ -35,7 +36,8 @@ class Ranks:
         if self.size == 1:
             return tensor
         total = tensor.clone()
-        torch.distributed.all_reduce(total)
+        with _meeting():
+            torch.distributed.all_reduce(total)
         return total
 
     def sum_gradients(self, parameters: Iterable[torch.nn.Parameter]) -> None:
@@ -44,7 +46,8 @@ class Ranks:
             return
         for bucket in _buckets(parameters):
             whole = torch.cat([gradient.flatten() for gradient in bucket])
-            torch.distributed.all_reduce(whole)
+            with _meeting():
+                torch.distributed.all_reduce(whole)
             for gradient, total in zip(bucket, whole.split([g.numel() for g in bucket]), strict=True):
                 gradient.copy_(total.view_as(gradient))
 
@@ -53,27 +56,66 @@ class Ranks:
         if self.size == 1:
             return [value]
         gathered: list[Any] = [None] * self.size
-        torch.distributed.all_gather_object(gathered, value)
+        with _meeting():
+            torch.distributed.all_gather_object(gathered, value)
         return gathered
 
     def together(self, what: str, work: Callable[[], Value]) -> list[Value]:
         """What `work` gives on each rank, in rank order, on every rank.
 
         Where it fails on one, a RuntimeError on all says which one failed in `what`, and how: the others would wait
-        for that rank's results for ever.
+        for that rank's results for ever. A ConfigError stays one.
         """
         if self.size == 1:
             return [work()]
-        value, error = None, None
-        try:
-            value = work()
-        except Exception as raised:  # whatever it is, it goes on below, on every rank
-            error = raised
-        gathered = self.gather((value, None if error is None else f"{type(error).__name__}: {error}"))
-        for rank, (_, failure) in enumerate(gathered):
-            if failure is not None:
-                raise RuntimeError(f"rank {rank} of {self.size} failed in {what}: {failure}") from error
+        value, error = _tried(work)
+        gathered = self.gather((value, _told(error)))
+        self._agree(what, [failure for _, failure in gathered], error)
         return [found for found, _ in gathered]
+
+    def each(self, what: str, work: Callable[[], Value]) -> Value:
+        """What `work` gives on this rank, where it has failed on none (see `together`): for what need not travel."""
+        if self.size == 1:
+            return work()
+        value, error = _tried(work)
+        self._agree(what, self.gather(_told(error)), error)
+        return value  # type: ignore[return-value]
+
+    def alone(self, what: str, work: Callable[[], Value]) -> Value:
+        """What `work` gives on the main rank, on every rank; where it fails there, all end with its message."""
+        return self.together(what, lambda: work() if self.main else None)[0]  # type: ignore[return-value]
+
+    def _agree(self, what: str, failures: Sequence[str | ConfigError | None], own: Exception | None) -> None:
+        """Raises for the first rank that failed."""
+        for rank, failure in enumerate(failures):
+            if isinstance(failure, ConfigError):
+                raise failure from own
+            if failure is not None:
+                raise RuntimeError(f"rank {rank} of {self.size} failed in {what}: {failure}") from own
+
+
+def _tried(work: Callable[[], Value]) -> tuple[Value | None, Exception | None]:
+    try:
+        return work(), None
+    except Exception as raised:  # whatever it is, it goes on elsewhere, on every rank
+        return None, raised
+
+
+def _told(error: Exception | None) -> str | ConfigError | None:
+    """An error as the other ranks are told of it."""
+    if error is None or isinstance(error, ConfigError):
+        return error
+    return f"{type(error).__name__}: {error}"
+
+
+@contextmanager
+def _meeting() -> Iterator[None]:
+    """Where ranks wait for each other. One that has ended closes its connections, and the others end too."""
+    try:
+        yield
+    except RuntimeError as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise RuntimeError(f"another rank has ended; why, stands in its own output ({reason})") from error
 
 
 def _buckets(parameters: Iterable[torch.nn.Parameter]) -> Iterator[list[Tensor]]:

@@ -27,6 +27,7 @@ from posttrain.teachers.base import Events, Teacher
 from posttrain.tracking import Averages, Evaluator, Point, require_finite, track_step, track_update
 
 SHOWN = 4  # held-out problems whose answers are kept as text
+SAMPLE_STREAM = 4  # `default_rng([seed, SAMPLE_STREAM])`: completions that are only shown
 SOURCE_STREAM = 3  # the coins that choose between the student's completions and data rows
 
 
@@ -91,7 +92,7 @@ class Trainer:
             measured = {**self.diagnostics, **self.counted, **(self.history[-1] if due else {})}
             self.report({"seed": self.seed, **row, **measured})
         final = {name: value for name, value in self.history[-1].items() if name not in ("step", "loss")}
-        events = Events.over(self.ranks.gather(self.teacher.events() if self.teacher else Events()))
+        events = self.teacher.events(self.ranks.gather) if self.teacher else Events()
         counted = (events, self.critic_updates, self.refills)
         return Outcome(self.baseline, final, self.history, self.diagnostics, *counted, self.phases)
 
@@ -99,6 +100,12 @@ class Trainer:
         """Everything that the next step depends on and that `assemble` does not build again; asked for on all ranks."""
         stored = None if self.stored is None else concatenate(self.stored, range(len(self.stored)))
         taught = self.teacher.state_dict() if self.teacher else {}
+        # Weights are the same on every rank; what was drawn (by dropout), counted and seen is each rank's own.
+        own = {
+            "torch_stream": torch.get_rng_state(),
+            "cuda_streams": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+            "teacher": {name: value for name, value in taught.items() if name != "weights"},
+        }
         return {
             "completed": self.completed,
             "baseline": self.baseline,
@@ -110,11 +117,8 @@ class Trainer:
             "phases": self.phases.state_dict(),
             **state_of(self.parameters, self.optimizer, self.scheduler),
             "stream": self.stream.bit_generator.state,
-            "torch_stream": torch.get_rng_state(),
-            "cuda_streams": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
-            "teacher": taught,
-            # Weights are the same on every rank; what was counted and seen is each rank's own.
-            "elsewhere": self.ranks.gather({name: taught[name] for name in taught if name != "weights"})[1:],
+            "teacher_weights": taught.get("weights"),
+            "own": self.ranks.gather(own),
             "stored": None if stored is None else {f.name: getattr(stored, f.name) for f in fields(stored)},
         }
 
@@ -128,12 +132,13 @@ class Trainer:
         self.phases.load_state_dict(state["phases"])
         restore(state, self.parameters, self.optimizer, self.scheduler)
         self.stream.bit_generator.state = state["stream"]
-        torch.set_rng_state(state["torch_stream"])
-        if state["cuda_streams"]:
-            torch.cuda.set_rng_state_all(state["cuda_streams"])
+        own = state["own"][self.ranks.rank]
+        torch.set_rng_state(own["torch_stream"])
+        if own["cuda_streams"]:
+            torch.cuda.set_rng_state_all(own["cuda_streams"])
         if self.teacher:
-            own = {} if self.ranks.main else state["elsewhere"][self.ranks.rank - 1]
-            self.teacher.load_state_dict({**state["teacher"], **own})
+            moved = {} if state["teacher_weights"] is None else {"weights": state["teacher_weights"]}
+            self.teacher.load_state_dict({**own["teacher"], **moved})
         if state["stored"] is not None:
             texts = {name: tuple(state["stored"][name]) for name in ("texts", "problem_ids")}
             self._store(Rollouts(**{**state["stored"], **texts}))
@@ -187,7 +192,9 @@ class Trainer:
     def samples(self, count: int = SHOWN) -> list[dict[str, Any]]:
         """Completions of the first held-out problems, drawn apart from the training stream."""
         problems = self.evaluator.problems[:count]
-        drawn = self.policy.sample(problems, 1, np.random.default_rng([self.seed, 1]), self.seed, self.options.steps)
+        drawn = self.policy.sample(
+            problems, 1, np.random.default_rng([self.seed, SAMPLE_STREAM]), self.seed, self.options.steps
+        )
         rows = token_rows(self.algorithm, self.policy, self.teacher, problems, drawn)
         return [{"seed": self.seed, "step": self.options.steps, "decoding": "sampled", **row} for row in rows]
 
@@ -275,11 +282,12 @@ class Trainer:
         needs, algorithm, teacher, size = self.algorithm.needs, self.algorithm, self.teacher, rollouts.group_size
         held = self._shares(rollouts)
         own, states, targets = held.own(rollouts), None, None
-        asked = algorithm.positions(rollouts)
-        asked = asked if self.ranks.size == 1 else asked[rollouts.rows_of(held.mine)]
-        with self.phases.measure("teacher", int(asked.sum()) if teacher else 0):
+        everywhere, sampled = algorithm.positions(rollouts), int(rollouts.mask.sum())
+        asked = everywhere if self.ranks.size == 1 else everywhere[rollouts.rows_of(held.mine)]
+        with self.phases.measure("teacher", int(everywhere.sum()) if teacher else 0):
             if teacher is not None and "teacher" in needs:
-                targets = held.gathered("the teacher", size, lambda: teacher.targets(own, asked, algorithm.top_k))
+                given = held.gathered("the teacher", size, lambda: teacher.targets(own, asked, algorithm.top_k))
+                targets = teacher.heard(given, rollouts)
             if "divergence" in needs:
                 assert teacher is not None
                 states = teacher.states(own)
@@ -288,12 +296,12 @@ class Trainer:
             if "student" in needs or (teacher is not None and teacher.watches_student):
                 here = targets if targets is None or self.ranks.size == 1 else targets.rows(rollouts.rows_of(held.mine))
                 student = held.gathered("scoring", size, lambda: self._score(own, own.mask, here, states))
-                self.phases.count("score", int(own.mask.sum()))
+                self.phases.count("score", sampled)
                 if teacher is not None:
                     teacher.watch(rollouts, student)
             if "reference" in needs:
                 reference = held.gathered("the reference", size, lambda: self.reference.targets(own, own.mask))
-                self.phases.count("score", int(own.mask.sum()))
+                self.phases.count("score", sampled)
         if rewards is None and "rewards" in needs:
             rewards = self._judged(problems, rollouts)
         return Signals(rewards, targets, reference, student if "student" in needs else None), states
@@ -363,7 +371,7 @@ class Trainer:
         self._store(found)
         if (teacher := self.teacher) is not None:
             own = shares(found.groups, None, self.ranks).own(found)
-            with self.phases.measure("teacher", int(own.mask.sum())):
+            with self.phases.measure("teacher", int(found.mask.sum())):
                 self.ranks.together("the teacher", lambda: teacher.prefill(own, self.algorithm.top_k))
 
     def _store(self, drawn: Rollouts) -> None:

@@ -1,6 +1,7 @@
 """Checkpoints on disk: whole or not at all, whatever the disk, a kill or a flipped bit does."""
 
 import errno
+import hashlib
 import io
 import os
 import pickle
@@ -150,6 +151,35 @@ def test_a_sealed_file_tells_its_own_content_from_any_other(tmp_path):
     (tmp_path / "x").write_bytes(b"")
     with pytest.raises(Broken):
         read_sealed(tmp_path / "x")
+
+
+NO_JSON = [b"", b"{", b"\xff\xfe", b"\x80pickle", b"[" * 200_000]
+
+
+@pytest.mark.parametrize("body", NO_JSON, ids=range(len(NO_JSON)))
+def test_a_seal_around_what_is_no_json_is_a_broken_file_like_any_other(tmp_path, body):
+    (tmp_path / "x").write_bytes(hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
+    with pytest.raises(Broken, match="its digest agrees, but it holds no JSON"):
+        read_sealed(tmp_path / "x")
+
+
+@pytest.mark.parametrize("content", [[], 3, None, {}, {"format": 1}])
+def test_a_sealed_file_that_is_no_checkpoint_is_passed_over_and_named(tmp_path, content):
+    checkpoints = made(tmp_path, 1, 2)
+    write_sealed(tmp_path / "step-2.json", content)
+    found, broken = checkpoints.load()
+    assert same(found, state(1))
+    assert "step-2.json: its format is" in broken[0]
+
+
+def test_sealed_tensors_that_are_none_are_passed_over_and_named(tmp_path):
+    checkpoints = made(tmp_path, 1, 2)
+    content = read_sealed(tmp_path / "step-2.json")
+    (tmp_path / "step-2.safetensors").write_bytes(b"no tensors")
+    write_sealed(tmp_path / "step-2.json", {**content, "tensors": hashlib.sha256(b"no tensors").hexdigest()})
+    found, broken = checkpoints.load()
+    assert same(found, state(1))
+    assert "step-2.json: its digests agree, but it holds no state" in broken[0]
 
 
 class Faulty:

@@ -370,6 +370,19 @@ def test_without_items_nothing_can_be_worked_out_again(copied):
     assert {"items", "results"} <= failures(copied).keys()
 
 
+@pytest.mark.parametrize(
+    ("name", "check"),
+    [("items.jsonl", "items"), ("against", "comparison"), ("against/artifact.json", "comparison")],
+)
+def test_a_link_out_of_the_folder_is_not_followed(copied, tmp_path, name, check):
+    """What lies elsewhere is no part of the evidence, and none of a reader's business."""
+    outside = tmp_path / "outside"
+    (copied / name).rename(outside)
+    (copied / name).symlink_to(outside)
+    assert f"{name.partition('/')[0]}" in failures(copied)[check]
+    assert "leads out of" in failures(copied)[check]
+
+
 # -- bad input --------------------------------------------------------------------------------------------------------
 
 

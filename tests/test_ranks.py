@@ -7,6 +7,7 @@ from posttrain import ranks
 from posttrain.algorithms.opd import OPD
 from posttrain.batch import share
 from posttrain.ranks import Ranks
+from posttrain.registry import ConfigError
 from posttrain.shares import shares
 from posttrain.teachers.base import Events
 from posttrain.testing import trainer_for
@@ -62,6 +63,40 @@ def test_work_that_fails_here_says_so_and_keeps_its_cause(monkeypatch):
     assert isinstance(caught.value.__cause__, KeyError)
 
 
+@pytest.mark.parametrize("meet", ["together", "each", "alone"])
+def test_a_mistake_of_the_user_stays_one_whichever_rank_finds_it(monkeypatch, meet):
+    found = ConfigError("policy.model: there is no such folder")
+    told = found if meet == "each" else (None, found)
+    fine = None if meet == "each" else (1, None)
+    monkeypatch.setattr(Ranks, "gather", lambda self, value: [fine, told])
+    with pytest.raises(ConfigError, match=r"^policy\.model: there is no such folder$"):
+        getattr(Ranks(0, 2), meet)("putting the run together", lambda: 1)
+
+
+def test_what_the_main_rank_alone_does_fails_on_every_rank_with_its_message(monkeypatch):
+    done = []
+    monkeypatch.setattr(Ranks, "gather", lambda self, value: [(None, "OSError: [Errno 28] No space left"), value])
+    with pytest.raises(RuntimeError, match=r"^rank 0 of 2 failed in saving a checkpoint: OSError: \[Errno 28\]"):
+        Ranks(1, 2).alone("saving a checkpoint", lambda: done.append(1))
+    assert done == []
+
+
+def test_a_rank_that_is_gone_is_told_from_an_error_of_ones_own(monkeypatch):
+    def closed(*arguments):
+        raise RuntimeError("[gloo] Connection closed by peer\nmore")
+
+    monkeypatch.setattr(torch.distributed, "all_reduce", closed)
+    monkeypatch.setattr(torch.distributed, "all_gather_object", closed)
+    parameter = torch.nn.Parameter(torch.zeros(2))
+    for meet in (
+        lambda: Ranks(0, 2).sum(torch.zeros(1)),
+        lambda: Ranks(0, 2).gather(1),
+        lambda: Ranks(0, 2).sum_gradients([parameter]),
+    ):
+        with pytest.raises(RuntimeError, match=r"^another rank has ended; .*\(\[gloo\] Connection closed by peer\)$"):
+            meet()
+
+
 def test_one_process_hears_its_own_error():
     with pytest.raises(ZeroDivisionError):
         Ranks().together("grading", lambda: 1 / 0)
@@ -78,7 +113,7 @@ def test_a_resumed_rank_counts_on_from_what_its_own_teacher_was_asked(monkeypatc
     """Only the main rank writes a checkpoint; it holds the counters of all of them."""
 
     def gather(self, value):
-        return [value, {**value, "counted": {**value["counted"], "online_teacher_calls": 9}}]
+        return [value, {**value, "teacher": {"counted": {**value["teacher"]["counted"], "online_teacher_calls": 9}}}]
 
     monkeypatch.setattr(Ranks, "gather", gather)
     main = trainer_for(OPD())

@@ -1,5 +1,6 @@
 """Teachers: what each says, what it counts, and that a store of answers is as good as the one who gave them."""
 
+import gc
 import hashlib
 import json
 import math
@@ -27,6 +28,7 @@ from posttrain.registry import ConfigError
 from posttrain.teachers.base import Events, Surroundings
 from posttrain.teachers.cached import Cached
 from posttrain.teachers.frozen import Frozen
+from posttrain.teachers.ledger import Ledger
 from posttrain.teachers.snapshot import Snapshot
 from posttrain.teachers.store import FORMAT, CorruptEntry, Store, entry_key, name_of, read_header, shelf, shelves
 from posttrain.testing.bench import nudge
@@ -100,12 +102,24 @@ def test_a_shuffled_teacher_says_the_same_things_about_other_tokens():
     """The answers are a permutation of the true ones: as informative in sum, and of no use."""
     around = surroundings()
     rollouts = drawn(around)
-    told, moved = (Frozen(shuffle=s).build(around).targets(rollouts, rollouts.mask, None) for s in (False, True))
+    plain, shuffling = (Frozen(shuffle=s).build(around) for s in (False, True))
+    told = shuffling.targets(rollouts, rollouts.mask, None)
+    same_targets(plain.heard(told, rollouts), told)
+    moved = shuffling.heard(told, rollouts)
     assert not torch.equal(told.logprobs, moved.logprobs)
     assert torch.equal(told.logprobs[told.mask].sort().values, moved.logprobs[told.mask].sort().values)
     assert torch.equal(moved.mask, told.mask)
-    again = Frozen(shuffle=True).build(around).targets(rollouts, rollouts.mask, None)
-    assert torch.equal(again.logprobs, moved.logprobs)
+    assert torch.equal(shuffling.heard(told, rollouts).logprobs, moved.logprobs)
+
+
+def test_an_entropy_that_a_shuffled_teacher_reports_is_that_of_the_distribution_its_log_prob_is_from():
+    around = surroundings()
+    rollouts, teacher = drawn(around), Frozen(shuffle=True).build(around)
+    told = teacher.targets(rollouts, rollouts.mask, None)
+    moved = teacher.heard(told, rollouts)
+    pairs = [set(zip(t.logprobs[t.mask].tolist(), t.entropy[t.mask].tolist(), strict=True)) for t in (told, moved)]
+    assert pairs[0] == pairs[1]
+    assert not torch.equal(told.entropy, moved.entropy)
 
 
 # -- snapshot ---------------------------------------------------------------------------------------------------------
@@ -251,6 +265,57 @@ def test_the_key_of_an_entry_is_made_of_all_that_decides_it_and_of_nothing_else(
     }
     for name, other in others.items():
         assert not keys & other, name
+
+
+def test_entries_that_nobody_can_find_again_are_gone_with_their_teacher():
+    """Without a store and without a run's folder they lie in one of their own, which nothing else would remove."""
+    around = surroundings()
+    teacher, rollouts = Cached().build(around), drawn(around)
+    teacher.targets(rollouts, rollouts.mask, None)
+    place = teacher.store.root.parent
+    assert entries_in(place)
+    del teacher
+    gc.collect()
+    assert not place.exists()
+
+
+def test_a_run_on_several_ranks_needs_and_finds_what_it_does_on_one(tmp_path):
+    """A completion that is drawn again may fall to another rank; it is one entry, needed once."""
+    around = surroundings()
+    first, second = drawn(around, seed=0), drawn(around, seed=1)
+    again = take(first, list(range(11, -1, -1)))  # the same completions, on the other ranks
+    before = {"one": Cached(store=str(tmp_path / "one")), "two": Cached(store=str(tmp_path / "two"))}
+    for config in before.values():  # an earlier run has made some of the entries
+        config.build(around).prefill(second.rows(slice(0, 4)), None)
+
+    def work(teachers, shares):
+        for teacher, (early, late, last) in zip(teachers, shares, strict=True):
+            teacher.prefill(early, None)
+            for rollouts in (late, last):
+                teacher.targets(rollouts, rollouts.mask, None)
+        return teachers
+
+    def halves(rollouts):
+        return rollouts.rows(slice(0, 6)), rollouts.rows(slice(6, 12))
+
+    (alone,) = work([before["one"].build(around)], [(first, second, again)])
+    pair = [before["two"].build(around) for _ in range(2)]
+    work(pair, zip(*map(halves, (first, second, again)), strict=True))
+    gathered = [teacher.ledger for teacher in pair]
+    events = alone.events()
+    assert pair[0].events(lambda mine: gathered) == events
+    assert Ledger.over(gathered).found == alone.found
+    assert events.teacher_cache_entries == events.teacher_prefill_calls + events.online_teacher_calls
+    assert min(events.teacher_prefill_calls, events.online_teacher_calls, alone.found.teacher_store_hits) > 0
+    summed = sum(teacher.events().teacher_cache_entries for teacher in pair)
+    assert summed > events.teacher_cache_entries  # the control: added up, the numbers are others
+
+
+def test_a_rank_without_a_group_asks_a_full_distribution_about_nothing():
+    around = surroundings()
+    teacher, rollouts = Frozen().build(around), drawn(around)
+    teacher.states(replace(rollouts, mask=torch.zeros_like(rollouts.mask)))
+    assert teacher.events() == Events()
 
 
 # -- the guard --------------------------------------------------------------------------------------------------------

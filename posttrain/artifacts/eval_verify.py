@@ -16,6 +16,7 @@ from posttrain.artifacts.digests import file_digest
 from posttrain.artifacts.documents import DocumentError, load, parse
 from posttrain.artifacts.evaluations import Item, compared, decided, measured, overall, paired, read_items
 from posttrain.artifacts.evidence import Document, Evidence, gather, read_document
+from posttrain.artifacts.manifest import ManifestError, inside
 from posttrain.artifacts.report import Check, Level, Report, settle
 
 AGAINST = "against"  # folder of the other evaluation, beside the artifact
@@ -49,7 +50,11 @@ def is_eval(file: Path) -> bool:
 
 def read_answers(artifact: Document) -> Answers:
     """The artifact with the items beside it."""
-    path, recorded = artifact.path.with_name(ITEMS), artifact.value["items"]
+    recorded = artifact.value["items"]
+    try:
+        path = inside(artifact.path.parent, ITEMS)
+    except ManifestError as error:
+        return Answers(artifact, None, (str(error),))
     if not path.is_file():
         return Answers(artifact, None, (f"{ITEMS} is missing beside the artifact",))
     problems = []
@@ -175,7 +180,10 @@ def other_settings(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[s
 
 def _rival(artifact: Document) -> Answers | Check:
     """The other evaluation, or the check that says why it cannot be used."""
-    path = artifact.path.parent / AGAINST / "artifact.json"
+    try:
+        path = inside(artifact.path.parent, f"{AGAINST}/artifact.json")
+    except ManifestError as error:
+        return Check("comparison", "V1", "failed", str(error))
     if not path.is_file():
         return Check("comparison", "V1", "skipped", f"{AGAINST}/artifact.json is not at hand")
     document, checks = read_document(path, "eval-v1", AGAINST)

@@ -138,20 +138,24 @@ class _Session:
 
     def run(self) -> Finished:
         plan = manifest.plan_document(records.plan(self.experiment))
-        if self.ranks.main:
+
+        def begin() -> None:
             for arm in self.experiment.arms:
                 self._begin(arm, plan)
             self._count_start()
-        self.ranks.gather(None)  # nobody trains before the plan is on disk
+
+        self.ranks.alone("writing the plan", begin)  # nobody trains before it is on disk
         arms, sweeps = self._tune()
         done = self._train(arms)
         runs = {name: [part.run for part in parts] for name, parts in done.items()}
         artifacts = self._artifacts(arms, runs, sweeps, plan)
-        if self.ranks.main:
+
+        def finish() -> None:
             for arm in reversed(arms):
                 self._finish(arm, done[arm.name], artifacts[arm.name])
             sweep(self.experiment, self.folder)
-        self.ranks.gather(None)
+
+        self.ranks.alone("writing the artifact", finish)
         main = self.experiment.main.name
         return Finished(self.folder, artifacts[main], {name: a for name, a in artifacts.items() if name != main})
 

@@ -18,7 +18,7 @@ each of the seeds {seeds} controls:
   problems      {problems}
   training      default_rng(seed) started anew, as in the recorded protocol: problems of a step, then completions
   selection     counter-based, from (seed, step, problem, completion): random tokens, the mixture's coins
-  samples       default_rng([seed, 1]): the completions in samples.jsonl
+  samples       default_rng([seed, 4]): the completions in samples.jsonl
   probes        default_rng([seed, 2]): the extra measurements of a study
 not controlled: nothing; one thread and deterministic kernels are pinned, BLAS and CPU are recorded"""
 

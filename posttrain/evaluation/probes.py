@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from posttrain.algorithms.base import judged
 from posttrain.batch import Problem, Rollouts
 from posttrain.functional.advantages import gae, group_mean
 from posttrain.policies.base import Divergence
@@ -102,15 +103,19 @@ def _held_out(trainer: Trainer) -> tuple[list[Problem], Rollouts]:
 
 
 def _returns(trainer: Trainer) -> tuple[Tensor, Tensor, Tensor]:
-    """Undiscounted returns [B, T] of the reward at the last token, the critic's values, and the mask."""
+    """Undiscounted returns [B, T] of the reward at the last token, the critic's values, and where there are any.
+
+    A completion without a reward has no return: as in training, it is left out.
+    """
     problems, rollouts = _held_out(trainer)
-    rewards = judge(trainer.grader, problems, rollouts).values.flatten()
-    last = rollouts.mask & (rollouts.mask.flip(1).cumsum(1).flip(1) == 1)
+    rewards = judge(trainer.grader, problems, rollouts)
+    mask = judged(rollouts, rewards)
+    last = mask & (mask.flip(1).cumsum(1).flip(1) == 1)
     with torch.no_grad():
         values = trainer.policy.score(rollouts, rollouts.mask, values=True).values
     assert values is not None
-    _, returns = gae(last * rewards.unsqueeze(1), values, rollouts.mask, 1.0, 1.0)
-    return returns, values, rollouts.mask
+    _, returns = gae(last * rewards.values.flatten().unsqueeze(1), values, mask, 1.0, 1.0)
+    return returns, values, mask
 
 
 def forward_kl_on_own_states(fresh: Fresh, trained: Trainer) -> float:

@@ -11,8 +11,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from posttrain import stopping
 from posttrain.artifacts.digests import content_digest, file_digest
 from posttrain.artifacts.documents import plain
@@ -87,6 +85,15 @@ class Saver:
 
     def resume(self) -> None:
         """Brings the trainer to where the newest complete checkpoint was written, if there is one."""
+        steps = self.trainer.ranks.together("taking up what an earlier process left", self._take_up)
+        if len(set(steps)) > 1:
+            raise RuntimeError(
+                f"the ranks would go on after {steps} updates: they do not see the same checkpoints. All of them have "
+                "to read the folder of --output, so put it on a disk that they share."
+            )
+
+    def _take_up(self) -> int:
+        """Reads what there is; gives the number of updates that are done."""
         saved, broken = self.checkpoints.load()
         for line in broken:
             _say(f"{line}; going on from {'an older one' if saved else 'the start'}")
@@ -101,25 +108,30 @@ class Saver:
                 unit = self.unit
                 tracked = Tracked(unit.folder, unit.arm, unit.seed, unit.config, _tracked_id(unit))
                 self.trackers.start(names, tracked, self.metrics)
+        return self.trainer.completed
 
     def after(self, row: Mapping[str, Any]) -> None:
         """Is told of each update's row of metrics. Raises Stopped when the state is saved and the run is to end."""
-        self.metrics.append(dict(row))
-        if self._logs:
-            self._log([row])
-            self.trackers.log(row)
+        ranks = self.trainer.ranks
         # Ranks share the update, so they have to agree on whether it was the last.
-        asked = torch.tensor([stopping.requested(), self._due()], dtype=torch.float64)
-        stop, due = (value > 0 for value in self.trainer.ranks.sum(asked).tolist())
+        asked = ranks.together("writing down the update", lambda: self._noted(row))
+        stop, due = (any(answers) for answers in zip(*asked, strict=True))
         if stop or due:
             began = time.monotonic()
             state = {"trainer": self.trainer.state_dict(), "metrics": self.metrics}
-            if self.trainer.ranks.main:
-                self.checkpoints.save(self.trainer.completed, state)
+            ranks.alone("saving a checkpoint", lambda: self.checkpoints.save(self.trainer.completed, state))
             self.last = time.monotonic()
             self.cost = self.last - began
         if stop:
             raise stopping.Stopped
+
+    def _noted(self, row: Mapping[str, Any]) -> tuple[bool, bool]:
+        """Keeps the row; gives whether this process was asked to stop, and whether it finds a checkpoint due."""
+        self.metrics.append(dict(row))
+        if self._logs:
+            self._log([row])
+            self.trackers.log(row)
+        return stopping.requested(), self._due()
 
     def _due(self) -> bool:
         if self.unit.save_steps is not None:

@@ -69,11 +69,11 @@ def perform(unit: Unit, step: Callable[[Mapping[str, Any]], None] = lambda row: 
 
     `step` is told of each update. Only the main rank writes; what it found counts.
     """
-    found = ranks.gather(saving.finished(unit))[0]
+    found = ranks.alone("looking for a finished seed", lambda: saving.finished(unit))
     if found is not None:
         return found
     done = _perform(unit, step, ranks)
-    return ranks.gather(saving.finish(unit, done) if ranks.main else None)[0]
+    return ranks.alone("keeping the finished seed", lambda: saving.finish(unit, done))
 
 
 def _perform(unit: Unit, step: Callable[[Mapping[str, Any]], None], ranks: Ranks) -> Done:
@@ -82,14 +82,19 @@ def _perform(unit: Unit, step: Callable[[Mapping[str, Any]], None], ranks: Ranks
     from posttrain.evaluation.study import Study, studies
     from posttrain.policies.causal_lm import CausalLMPolicy
     from posttrain.teachers.cached import CachedTeacher
+    from posttrain.teachers.ledger import Ledger
     from posttrain.tracking import accuracy_of, judge
 
     config = settings.resolve(unit.config, unit.algorithm)
     if config.tier in REPEATABLE:
         pin()
-    problems = config.dataset.build(unit.seed)
     store = unit.folder / "teacher-cache" / f"seed-{unit.seed}"
-    trainer = assemble(config, unit.seed, problems=problems, folder=store, ranks=ranks)
+
+    def built() -> Any:
+        problems = config.dataset.build(unit.seed)
+        return problems, assemble(config, unit.seed, problems=problems, folder=store, ranks=ranks)
+
+    problems, trainer = ranks.each("putting the run together", built)
     trainer.phases.memory = isinstance(trainer.policy, CausalLMPolicy)  # others are too quick to look at the kernel
     saver = saving.Saver(unit, trainer)
     saver.resume()
@@ -127,8 +132,8 @@ def _perform(unit: Unit, step: Callable[[Mapping[str, Any]], None], ranks: Ranks
     }
     if isinstance(trainer.reference, CausalLMPolicy):
         run["model"] = trainer.reference.description()
-    if unit.keep and ranks.main and isinstance(trainer.policy, CausalLMPolicy):
-        trainer.policy.save(unit.model)
+    if unit.keep and isinstance(trainer.policy, CausalLMPolicy):
+        ranks.alone("saving the model", lambda: trainer.policy.save(unit.model))
     teacher = trainer.teacher.distribution() if trainer.teacher else None
     if teacher is not None:
         answers = judge(config.evaluation.accuracy, problems.validation, teacher.greedy(problems.validation))
@@ -143,11 +148,10 @@ def _perform(unit: Unit, step: Callable[[Mapping[str, Any]], None], ranks: Ranks
 
         measured = {name: float(probe(fresh, trainer)) for name, probe in found.probes.items()}
         run["measures"] = run.get("measures", {}) | measured
-    mine = trainer.teacher.found if isinstance(trainer.teacher, CachedTeacher) else None
-    kept = [asdict(part) for part in ranks.gather(mine) if part is not None]
-    summed = {name: sum(part[name] for part in kept) for name in kept[0]} if kept else {}
+    ledger = trainer.teacher.ledger if isinstance(trainer.teacher, CachedTeacher) else None
+    found_there = {} if ledger is None else asdict(Ledger.over(ranks.gather(ledger)).found)
     answers = [*trainer.answers, *trainer.samples()]
-    return Done(run, saver.metrics, answers, outcome.phases.state_dict(), summed)
+    return Done(run, saver.metrics, answers, outcome.phases.state_dict(), found_there)
 
 
 def _counters(outcome: Outcome) -> dict[str, int]:

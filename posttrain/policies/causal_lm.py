@@ -23,6 +23,7 @@ from torch import Tensor
 from posttrain.batch import Problem, Rollouts, Scores, Targets
 from posttrain.policies.base import Divergence, Expectations, Policy, States
 from posttrain.policies.lm_encoding import Encoder, Template
+from posttrain.policies.lm_files import load
 from posttrain.policies.lm_head import Question, answer, top_support
 from posttrain.policies.lm_loading import (
     COMPLETION,
@@ -31,7 +32,6 @@ from posttrain.policies.lm_loading import (
     completion_limit,
     end_tokens,
     head_of,
-    load,
     merged,
     with_lora,
 )

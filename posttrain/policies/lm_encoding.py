@@ -73,10 +73,7 @@ class Encoder:
     def response(self, problem: Problem, row: int) -> tuple[list[int], bool]:
         """Ids of the problem's data row `row` with its end token, and whether the limit cut it short."""
         text, messages = problem.responses[row], self._messages(problem)
-        if messages is None:
-            ids = [*self._ids(text), *([self.tokenizer.eos_token_id] if self.eos else [])]
-        else:
-            ids = self._answer(problem, row, messages, text)
+        ids = [*self._ids(text), *self._end] if messages is None else self._answer(problem, row, messages, text)
         return ids[: self.max_completion_tokens], len(ids) > self.max_completion_tokens
 
     def text(self, ids: Sequence[int]) -> str:
@@ -102,6 +99,12 @@ class Encoder:
         if "messages" in problem.meta:
             return problem.meta["messages"]
         return [{"role": "user", "content": problem.prompt}] if self.template.wrap else None
+
+    @property
+    def _end(self) -> list[int]:
+        """What ends a data row: the tokenizer's end token or, where it has none, the lowest of `eos`."""
+        own = self.tokenizer.eos_token_id
+        return sorted(self.eos)[:1] if own is None else [own]
 
     def _ids(self, text: str) -> list[int]:
         return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])

@@ -1,10 +1,8 @@
-"""A model folder or hub id as a model and a tokenizer: safetensors alone, nothing missing, no code unless asked for."""
+"""What a loaded model is made into: with adapters or merged, its head, its limits, and whether it is understood."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -30,70 +28,6 @@ class Lora:
 
     def __post_init__(self) -> None:
         check("", self, rank=or_null(at_least(1)), alpha=or_null(POSITIVE), dropout=BELOW_ONE)
-
-
-def load(model: str, dtype: str, attn_implementation: str | None, trust_remote_code: bool = False) -> tuple[Any, Any]:
-    """Model and tokenizer; whatever is wrong with them is a ConfigError that names it."""
-    if not model:
-        raise ConfigError("policy.model: nothing is chosen. Write policy.model=FOLDER or policy.model=HUB_ID.")
-    folder = Path(model)
-    if folder.is_dir():
-        _check_folder(folder, trust_remote_code)
-    elif model.startswith((".", "/", "~")) or model.count("/") > 1:
-        raise ConfigError(f"policy.model: there is no folder `{model}`. Give a folder or a hub id (owner/name).")
-    from safetensors import SafetensorError
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-    from transformers.utils import logging
-
-    logging.disable_progress_bar()
-    local = {"trust_remote_code": trust_remote_code, "local_files_only": folder.is_dir()}
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(model, **local)
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
-            model,
-            dtype=getattr(torch, dtype),
-            attn_implementation=attn_implementation,
-            use_safetensors=True,
-            output_loading_info=True,
-            **local,
-        )
-    except (OSError, ValueError, ImportError, KeyError, RuntimeError, SafetensorError) as error:
-        what = (
-            "cannot be loaded" if folder.is_dir() else "is no folder here, and no model of the hub was found under it"
-        )
-        raise ConfigError(f"policy.model: `{model}` {what}: {str(error).splitlines()[0]}") from error
-    made, report = loaded
-    lost = sorted(str(name) for kind in ("missing_keys", "mismatched_keys") for name in report.get(kind) or ())
-    if lost:
-        raise ConfigError(
-            f"policy.model: `{model}` lacks {len(lost)} of its weights, {lost[0]} the first; they would be random. "
-            "Copy the folder again."
-        )
-    return made, tokenizer
-
-
-def _check_folder(folder: Path, trust_remote_code: bool) -> None:
-    """Refuses, before anything is read, what would run code or leave weights out."""
-    adapter, config = folder / "adapter_config.json", folder / "config.json"
-    if not config.is_file() and not adapter.is_file():
-        raise ConfigError(f"policy.model: `{folder}` has no config.json. Give the folder of a transformers model.")
-    for file in (config, folder / "tokenizer_config.json"):
-        if not file.is_file():
-            continue
-        try:
-            settings = json.loads(file.read_text())
-        except ValueError as error:
-            raise ConfigError(f"policy.model: `{file}` is not valid JSON ({error}). Copy the folder again.") from error
-        if "auto_map" in settings and not trust_remote_code:
-            raise ConfigError(
-                f"policy.model: `{file}` asks to run code from the folder (auto_map: {settings['auto_map']}). "
-                "Where transformers knows the architecture, remove auto_map from the file; where you have read and "
-                "trust that code, write policy.trust_remote_code=true."
-            )
-    if not any(folder.glob("*.safetensors")):
-        pickles = sorted(path.name for kind in ("*.bin", "*.pt", "*.pth") for path in folder.glob(kind))
-        found = f"only {pickles[0]}, a pickle, which can run code" if pickles else "no weights"
-        raise ConfigError(f"policy.model: `{folder}` has {found}. Save the model as safetensors.")
 
 
 def with_lora(model: Any, lora: Lora) -> Any:
@@ -144,10 +78,20 @@ def merged(model: Any) -> Any:
 
 
 def end_tokens(model: Any, tokenizer: Any) -> frozenset[int]:
-    """Ids that end a completion: the tokenizer's, and those the checkpoint's generation settings add for its turns."""
-    more = model.generation_config.eos_token_id
-    listed = more if isinstance(more, list | tuple) else [more]
-    return frozenset(token for token in (tokenizer.eos_token_id, *listed) if token is not None)
+    """Ids that end a completion: the tokenizer's, and all at which the model's own `generate` would stop.
+
+    Those are of generation_config.json or, where there is none, of config.json: one id or a list.
+    """
+    settings = getattr(model, "generation_config", None) or model.config.get_text_config()
+    more = getattr(settings, "eos_token_id", None)
+    listed = [token for token in (more if isinstance(more, list | tuple) else [more]) if token is not None]
+    rows = len(model.get_input_embeddings().weight)
+    if any(not isinstance(token, int) or isinstance(token, bool) or not 0 <= token < rows for token in listed):
+        raise ConfigError(
+            f"policy.model: its end tokens (eos_token_id) are {listed}, expected ids from 0 to {rows - 1}. "
+            "Correct them in generation_config.json, or in config.json where there is no such file."
+        )
+    return frozenset(listed) | ({tokenizer.eos_token_id} - {None})
 
 
 def head_of(model: Any, rows: int, temperature: float, chunk: int | None) -> Head:
@@ -202,10 +146,15 @@ def check_model(model: Any, encoder: Encoder, size: int) -> None:
             "embeddings when tokens are added, and save both."
         )
     if not encoder.eos:
-        raise ConfigError("policy.model: its tokenizer has no end token (eos_token). Set one in its files.")
+        raise ConfigError(
+            "policy.model: neither its tokenizer (eos_token) nor its generation_config.json or config.json "
+            "(eos_token_id) has an end token. Set one in its files."
+        )
     model.eval()
     ids = torch.arange(min(8, size), device=model.device).unsqueeze(0)
     expected = model(input_ids=ids, use_cache=False).logits[0].to(torch.float64)
+    if expected.isnan().any():
+        raise ConfigError("policy.model: its logits are not numbers (NaN). Its weights are broken: copy them again.")
     head = head_of(model, rows, 1.0, None)
     hidden = model.base_model(input_ids=ids, use_cache=False).last_hidden_state[0]
     apart = float((head.logits(hidden).to(torch.float64) - expected[:, : len(head.weight)]).abs().max())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -92,8 +93,8 @@ def _bytes(token: str, byte_level: bool) -> bytes:
     """The bytes of one token: byte-level alphabets, sentencepiece's `▁` and `<0xNN>`, or the text itself."""
     if byte_level and all(character in _BYTE_OF for character in token):
         return bytes(_BYTE_OF[character] for character in token)
-    if len(token) == 6 and token.startswith("<0x") and token.endswith(">"):
-        return bytes([int(token[3:5], 16)])
+    if written := re.fullmatch("<0x([0-9A-Fa-f]{2})>", token):
+        return bytes.fromhex(written[1])
     return token.replace("▁", " ").encode()
 
 

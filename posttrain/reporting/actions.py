@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -103,8 +104,11 @@ def _no_artifact(path: Path) -> str | None:
     return next((kind for end, kind in NO_ARTIFACT.items() if path.name.endswith(end)), None)
 
 
-def rerun_published(root: Path, what: str, methods: list[Method]) -> None:
-    """Runs published commands again, each in a scratch folder, and replaces what was there by what they give."""
+def rerun_published(root: Path, what: str, methods: list[Method], plugins: list[str]) -> None:
+    """Runs published commands again, each in a scratch folder, and replaces what was there by what they give.
+
+    All of them are looked at before the first one runs: `plugins` is the only code from outside that they may name.
+    """
     import tempfile
 
     from posttrain import cli
@@ -113,9 +117,14 @@ def rerun_published(root: Path, what: str, methods: list[Method]) -> None:
     from posttrain.reporting.reading import SuiteError, read_suite
     from posttrain.reporting.selecting import selected
 
+    chosen = []
     for entry in selected(read_suite(root), what, methods):
         assert entry.execution is not None
         record = entry.execution.value["execution"]
+        if (reason := _not_to_be_run(record["argv"][1:], plugins)) is not None:
+            raise SuiteError(f"{entry.artifact.path} is not run again: {reason}. Nothing was run.")
+        chosen.append((entry, record))
+    for entry, record in chosen:
         print(f"running again: {command(record)}", flush=True)
         with tempfile.TemporaryDirectory() as scratch:
             folder = Path(scratch) / "run"
@@ -128,6 +137,41 @@ def rerun_published(root: Path, what: str, methods: list[Method]) -> None:
                 publishing.put(root, made, replace=True)
             except publishing.Refused as error:
                 raise SuiteError(f"{entry.artifact.path} was not replaced: {error}") from None
+
+
+RUNS = (["train"], ["reproduce"], ["compare"], ["bench", "run"])  # verbs that make what is published
+
+
+def _not_to_be_run(words: list[str], plugins: list[str]) -> str | None:
+    """Why a recorded command is not run, None where it may be: a record is data, and only the caller has code run."""
+    from posttrain import settings
+    from posttrain.overrides import code_named, parse_overrides
+
+    if not any(words[: len(verb)] == verb for verb in RUNS):
+        return f"its command is `posttrain {' '.join(words[:2])}`, which makes no artifact"
+    options = [word for word in words if word.startswith("-")]
+    asked = _dotted(parse_overrides([word for word in words if "=" in word and word not in options]))
+    named = [word for word in words if word.endswith(".py") and word not in options]
+    pairs = [*pairwise(words), *((name, value) for name, _, value in (word.partition("=") for word in options))]
+    for option, value in pairs:
+        if option in ("--plugin", "--idea") and value:
+            named.append(value)
+        elif option == "--config" and (value.endswith((".yaml", ".yml")) or "/" in value):
+            asked |= _dotted(settings._read_yaml(Path(value)))
+    for name in [*named, *code_named(asked)]:
+        if name not in plugins:
+            return f"its command has {name} run. Where you have read and trust that code, write --plugin {name}"
+    for key, value in asked.items():
+        if key.rpartition(".")[2] in settings.TRUST and str(value).lower() != "false":
+            return f"its command says {key}={value}, which has code of a model or of data run. Run it by hand"
+    return None
+
+
+def _dotted(value: Any, key: str = "") -> dict[str, Any]:
+    """Nested settings by their dotted keys."""
+    if not isinstance(value, dict):
+        return {key: value}
+    return {k: v for name, part in value.items() for k, v in _dotted(part, f"{key}.{name}".lstrip(".")).items()}
 
 
 def compare_artifacts(words: list[str], output: Path | None, plugins: list[str]) -> int:

@@ -54,7 +54,7 @@ def _build(options: argparse.Namespace, words: list[str]) -> int:
         _require_docs(options.root)
         methods = methods_of(options.plugin)
         if options.rerun:
-            rerun_published(options.root, options.rerun, methods)
+            rerun_published(options.root, options.rerun, methods, options.plugin)
         built = build.build(options.root, methods, datasets_of())
         changed = build.write(options.root, built)
     except SuiteError as error:

@@ -1,8 +1,12 @@
 """Completions from a model in this process: a key-value cache, and rows that leave the batch when they are finished.
 
 Row i's token t is drawn by one inverse-CDF pass from the t-th uniform number of row i's key, so what a row says does
-not depend on who shares its batch. Log-probs and entropy are recorded from the very distribution the token was drawn
-from, under the sampling temperature.
+not depend on who shares its batch, up to the rounding of kernels: a matrix product of another shape may round
+otherwise. In float64 and float32 that moves the last bits, and a draw only where a uniform number falls between them.
+In bfloat16 and float16 it moves the last of a logit's two to four digits, so rows drawn in another batch (another
+`policy.rows`, other problems in the step, another number of ranks) may say something else.
+
+Log-probs and entropy are recorded from the very distribution the token was drawn from, under the sampling temperature.
 """
 
 from __future__ import annotations
@@ -18,12 +22,16 @@ from torch import Tensor
 from posttrain.batch import Rollouts
 from posttrain.functional.selection import keyed_uniforms
 from posttrain.policies.base import Policy
-from posttrain.policies.lm_projection import Head, distribution
+from posttrain.policies.lm_projection import Distribution, Head, distribution
 
 BLOCK = 512  # ids whose weights are summed before the search
 TOKEN_STREAM = 5  # keeps a row's draws apart from those of every later choice about it
 TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-4}  # nats; half types differ more between their two passes
 HALF_TOLERANCE = 0.25
+
+
+class NonFiniteLogits(ArithmeticError):
+    """The model's logits are NaN or infinite: there is no distribution to draw from."""
 
 
 class Backbone(Protocol):
@@ -107,7 +115,8 @@ def _draw_batch(
     ends = torch.tensor(sorted(settings.eos), dtype=torch.int64, device=device)
     live = torch.arange(count, device=device)
     for step in range(limit):
-        token, logprob, entropy = _next(head, state.hidden, None if settings.greedy else uniforms[live, step])
+        found = _finite(distribution(head, state.hidden), step, None if settings.greedy else keys[0])
+        token, logprob, entropy = _next(found, None if settings.greedy else uniforms[live, step])
         ids[live, step], recorded[0, live, step], recorded[1, live, step] = token, logprob, entropy
         over = torch.isin(token, ends)
         ended[live] = over
@@ -121,8 +130,8 @@ def _draw_batch(
         _advance(backbone, state, token)
     length = int(lengths.max())
     mask = torch.arange(length, device=device) < lengths.unsqueeze(1)
-    found = (ids[:, :length], mask, recorded[0, :, :length], recorded[1, :, :length], ~ended)
-    return Drawn(*(value.cpu() for value in found))
+    drawn = (ids[:, :length], mask, recorded[0, :, :length], recorded[1, :, :length], ~ended)
+    return Drawn(*(value.cpu() for value in drawn))
 
 
 @dataclass
@@ -185,11 +194,25 @@ def cache_word(backbone: Backbone) -> str:
     return "cache" if "cache" in inspect.signature(backbone.forward).parameters else "past_key_values"
 
 
-def _next(head: Head, hidden: Tensor, uniforms: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """Token, its log-prob and the entropy [n] from hidden states [n, H]; the most probable token without uniforms."""
-    found = distribution(head, hidden)
+def _finite(found: Distribution, place: int, key: Tensor | None) -> Distribution:
+    """The distributions at a token, of which none is lost; `key` is of one of the rows, None where it is greedy."""
+    if not found.total.isfinite().all():
+        what = "a greedy completion"
+        if key is not None:
+            seed, step = key[:2].tolist()
+            what = f"a completion (seed {seed}, step {step})"
+        raise NonFiniteLogits(
+            f"the model's logits are not finite at token {place + 1} of {what}, so nothing can be drawn from them. Its "
+            "weights are broken or have grown without bound: lower learning_rate, write policy.dtype=float32 for a "
+            "half type, or copy the model again."
+        )
+    return found
+
+
+def _next(found: Distribution, uniforms: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """Token, its log-prob and the entropy [n] from distributions; the most probable token without uniforms."""
     if uniforms is None:
-        places = torch.arange(found.shifted.shape[1], device=hidden.device)
+        places = torch.arange(found.shifted.shape[1], device=found.shifted.device)
         token = torch.where(found.shifted == 0, places, len(places)).amin(1)  # ties go to the lowest id
     else:
         token = inverse_cdf(found.weights, uniforms)

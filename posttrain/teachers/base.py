@@ -12,10 +12,19 @@ from torch import Tensor
 from posttrain.batch import Problem, Rollouts, Scores, Targets
 from posttrain.policies.base import Policy, States
 
+Gather = Callable[[Any], list[Any]]  # one object of each rank, in rank order, on every rank
+
+
+def alone(value: Any) -> list[Any]:
+    """The gathering of one process."""
+    return [value]
+
 
 @dataclass
 class Events:
-    """What a run needs of its teacher, counted per completion: the same numbers whatever a store held before."""
+    """What a run needs of its teacher, counted per completion: the same numbers whatever a store held before, and on
+    however many ranks it runs.
+    """
 
     teacher_cache_entries: int = 0  # different completions that the run looked up in a store
     teacher_prefill_calls: int = 0  # completions needed before training
@@ -26,7 +35,7 @@ class Events:
 
     @classmethod
     def over(cls, ranks: Sequence[Events]) -> Events:
-        """What happened on all ranks: calls and entries add up, each rank having its own; the rest all of them saw."""
+        """What happened on all ranks: calls add up, each rank having its own rows; the rest all of them saw."""
         added = ("teacher_cache_entries", "teacher_prefill_calls", "online_teacher_calls", "corrupt_cache_entries")
         columns = {f.name: [getattr(events, f.name) for events in ranks] for f in fields(cls)}
         return cls(**{name: sum(column) if name in added else max(column) for name, column in columns.items()})
@@ -71,6 +80,10 @@ class Teacher(Protocol):
         """What the teacher says at `where` [B, T]."""
         ...
 
+    def heard(self, targets: Targets, rollouts: Rollouts) -> Targets:
+        """What reaches the student of the answers to a whole step, put together from all ranks."""
+        ...
+
     def states(self, rollouts: Rollouts) -> States:
         """Full distributions, where `full_distribution` says there are any."""
         ...
@@ -87,8 +100,8 @@ class Teacher(Protocol):
         """The fixed policy to measure the student's distance to, if there is one."""
         ...
 
-    def events(self) -> Events:
-        """Counters so far."""
+    def events(self, gather: Gather = alone) -> Events:
+        """Counters so far, of all ranks whose counts `gather` brings together; each of them asks."""
         ...
 
     def state_dict(self) -> dict[str, Any]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
+import weakref
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -18,8 +20,9 @@ from posttrain.functional.divergences import kl_estimator
 from posttrain.policies.base import Policy, States
 from posttrain.ranges import POSITIVE, at_least, check, or_null
 from posttrain.registry import ConfigError, teachers
-from posttrain.teachers.base import Events, Found, Surroundings
+from posttrain.teachers.base import Events, Found, Gather, Surroundings, alone
 from posttrain.teachers.frozen import Frozen
+from posttrain.teachers.ledger import Ledger, Use
 from posttrain.teachers.privileged import Informed, check_template, insight
 from posttrain.teachers.store import FORMAT, CorruptEntry, Store, entry_key, shelf
 
@@ -35,7 +38,8 @@ class Cached:
     model: str | None = None  # see `frozen`
     prompt: str | None = None  # see `privileged`: the student's start behind this prompt, in place of another policy
     max_prompt_tokens: int | None = None  # see `privileged`
-    store: str | None = None  # a folder to share between runs; None keeps the entries in the run's own folder
+    store: str | None = None  # a folder to share between runs; None keeps the entries in the run's own folder, or
+    # where there is none for as long as the teacher lives
     on_miss: Literal["score", "mask", "error"] = "score"  # ask the teacher, leave the tokens out, or stop
     drift_limit: float = 0.5  # KL(policy of the cache || student), nats per token, at which the guard fires
     on_drift: Literal["record", "error"] = "record"
@@ -54,8 +58,11 @@ class Cached:
         """The store over the teacher that the options name."""
         inner, said = self._inner(surroundings)
         root = Path(self.store) if self.store else surroundings.folder
-        root = root or Path(tempfile.mkdtemp(prefix="posttrain-teacher-"))
-        return CachedTeacher(inner, shelf(root, inner.identity(), said), self)
+        scratch = None if root else Path(tempfile.mkdtemp(prefix="posttrain-teacher-"))
+        made = CachedTeacher(inner, shelf(root or scratch, inner.identity(), said), self)  # type: ignore[arg-type]
+        if scratch is not None:
+            weakref.finalize(made, shutil.rmtree, scratch, ignore_errors=True)  # nobody else knows where it lies
+        return made
 
     def _inner(self, surroundings: Surroundings) -> tuple[Policy, Mapping[str, Any]]:
         """The policy that answers, and what it is called in the header of its store."""
@@ -73,9 +80,7 @@ class CachedTeacher:
     policy: Policy
     store: Store
     config: Cached
-    counted: Events = field(default_factory=Events)
-    found: Found = field(default_factory=Found)
-    seen: set[str] = field(default_factory=set)  # keys of the entries this run has used
+    ledger: Ledger = field(default_factory=Ledger)
     drifted: bool = False
     watches_student: bool = True
     full_distribution: bool = False
@@ -88,19 +93,25 @@ class CachedTeacher:
     def prefill(self, rollouts: Rollouts, top_k: int | None) -> None:
         """Scores what the store lacks, before training."""
         for row, key in enumerate(self._keys(rollouts, top_k)):
-            if key not in self.seen:
-                entry = self._read(key, rollouts, row, top_k) or self._score(key, rollouts, row, top_k)
-                self.counted.teacher_prefill_calls += self._used(key, entry)
+            if key not in self.ledger.uses:
+                entry = self._read(key, rollouts, row, top_k)
+                known = entry or self._score(key, rollouts, row, top_k)
+                self._used(key, known, before_training=True, was_there=entry is not None)
 
     def targets(self, rollouts: Rollouts, where: Tensor, top_k: int | None) -> Targets:
         """What the store holds at `where`; a miss is handled as `on_miss` says."""
         entries = []
         for row, key in enumerate(self._keys(rollouts, top_k)):
-            entry = self._read(key, rollouts, row, top_k) or self._missing(key, rollouts, row, top_k)
-            if entry is not None:
-                self.counted.online_teacher_calls += self._used(key, entry)
-            entries.append(entry)
+            entry = self._read(key, rollouts, row, top_k)
+            known = entry or self._missing(key, rollouts, row, top_k)
+            if known is not None:
+                self._used(key, known, before_training=False, was_there=entry is not None)
+            entries.append(known)
         return _joined(entries, rollouts, where, top_k)
+
+    def heard(self, targets: Targets, rollouts: Rollouts) -> Targets:
+        """All of it."""
+        return targets
 
     def states(self, rollouts: Rollouts) -> States:
         """A store holds no full distributions."""
@@ -115,7 +126,7 @@ class CachedTeacher:
             return
         drift = float(kl_estimator("k3", rollouts.logprobs, student.logprobs)[drawn].mean())
         if drift > self.config.drift_limit and not self.drifted:
-            self.counted.drift_events += 1
+            self.ledger.counted.drift_events += 1
             if self.config.on_drift == "error":
                 raise RuntimeError(
                     f"the student has drifted {drift:.3g} nats per token from the policy its cache was made for "
@@ -130,19 +141,22 @@ class CachedTeacher:
         """The policy behind the store."""
         return self.policy
 
-    def events(self) -> Events:
-        """Counters so far."""
-        return replace(self.counted, teacher_cache_entries=len(self.seen))
+    def events(self, gather: Gather = alone) -> Events:
+        """Counters so far (see `Teacher.events`)."""
+        return Ledger.over(gather(self.ledger)).events
+
+    @property
+    def found(self) -> Found:
+        """What this process found in the store so far."""
+        return self.ledger.found
 
     def state_dict(self) -> dict[str, Any]:
-        """Counters, the keys they are about, and whether the guard has fired; the entries are on disk."""
-        counted, found = asdict(self.counted), asdict(self.found)
-        return {"counted": counted, "found": found, "seen": sorted(self.seen), "drifted": self.drifted}
+        """Counters, the entries they are about, and whether the guard has fired; the entries themselves are on disk."""
+        return {"ledger": self.ledger.state_dict(), "drifted": self.drifted}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on counting."""
-        self.counted, self.found = Events(**state["counted"]), Found(**state["found"])
-        self.seen, self.drifted = set(state["seen"]), state["drifted"]
+        self.ledger, self.drifted = Ledger.load(state["ledger"]), state["drifted"]
 
     def _keys(self, rollouts: Rollouts, top_k: int | None) -> list[str]:
         """The teacher's weights, vocabulary and settings, the support, and the exact ids that it reads."""
@@ -158,14 +172,13 @@ class CachedTeacher:
             if entry is not None and not _fits(entry, int(rollouts.mask[row].sum()), top_k):
                 raise CorruptEntry(f"teacher cache entry {self.store.path(key)} is of another completion or support")
         except CorruptEntry:
-            self.found.teacher_store_corrupt += 1
-            self.counted.corrupt_cache_entries += key in self.seen
+            self.ledger.noted.teacher_store_corrupt += 1
+            self.ledger.counted.corrupt_cache_entries += key in self.ledger.uses
             return None
-        self.found.teacher_store_hits += entry is not None and key not in self.seen
         return entry
 
     def _missing(self, key: str, rollouts: Rollouts, row: int, top_k: int | None) -> Entry | None:
-        if key in self.seen:  # damaged or lost since: the run has what it needs to make it again
+        if key in self.ledger.uses:  # damaged or lost since: the run has what it needs to make it again
             return self._score(key, rollouts, row, top_k)
         if self.config.on_miss == "error":
             raise RuntimeError(
@@ -173,7 +186,7 @@ class CachedTeacher:
                 f"`{rollouts.problem_ids[row]}` in {self.store.root.parent}. Write teacher.on_miss=score or mask."
             )
         if self.config.on_miss == "mask":
-            self.found.teacher_store_masked += 1
+            self.ledger.noted.teacher_store_masked += 1
             return None
         return self._score(key, rollouts, row, top_k)
 
@@ -182,17 +195,14 @@ class CachedTeacher:
         alone = replace(rollouts, group_size=1).rows(slice(row, row + 1))
         entry = _entry(self.policy.targets(alone, alone.mask, top_k))
         self.store.put(key, entry)
-        self.found.teacher_store_scored += 1
+        self.ledger.noted.teacher_store_scored += 1
         return entry
 
-    def _used(self, key: str, entry: Entry) -> bool:
-        """Whether this is the first use of an entry in the run."""
-        if key in self.seen:
-            return False
-        self.seen.add(key)
-        self.found.teacher_store_tokens += len(entry["logprobs"])
-        self.found.teacher_store_bytes += self.store.path(key).stat().st_size
-        return True
+    def _used(self, key: str, entry: Entry, before_training: bool, was_there: bool) -> None:
+        """Takes note of the first use of an entry in the run."""
+        if key not in self.ledger.uses:
+            size = self.store.path(key).stat().st_size
+            self.ledger.uses[key] = Use(before_training, was_there, len(entry["logprobs"]), size)
 
 
 def _entry(targets: Targets) -> dict[str, np.ndarray]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from posttrain.batch import Rollouts, Scores, Targets
 from posttrain.functional.selection import keyed_uniforms
 from posttrain.policies.base import Policy, States
 from posttrain.registry import ConfigError, did_you_mean, teachers
-from posttrain.teachers.base import Events, Surroundings
+from posttrain.teachers.base import Events, Gather, Surroundings, alone
 
 SHUFFLE_STREAM = 7  # keeps the shuffle's draws apart from those of the selection
 
@@ -66,12 +66,15 @@ class FrozenTeacher:
     def targets(self, rollouts: Rollouts, where: Tensor, top_k: int | None) -> Targets:
         """Log-probs at `where` (see `Teacher.targets`)."""
         self.counted.online_teacher_calls += int(where.any(-1).sum())
-        targets = self.policy.targets(rollouts, where, top_k)
+        return self.policy.targets(rollouts, where, top_k)
+
+    def heard(self, targets: Targets, rollouts: Rollouts) -> Targets:
+        """The answers as they were given or, in the control arm, at other tokens of the step."""
         return _shuffled(targets, rollouts) if self.shuffle else targets
 
     def states(self, rollouts: Rollouts) -> States:
         """Hidden states for a full-vocabulary divergence."""
-        self.counted.online_teacher_calls += len(rollouts.texts)
+        self.counted.online_teacher_calls += int(rollouts.mask.any(-1).sum())
         return self.policy.states(rollouts)
 
     def watch(self, rollouts: Rollouts, student: Scores) -> None:
@@ -84,9 +87,9 @@ class FrozenTeacher:
         """Its own policy."""
         return self.policy
 
-    def events(self) -> Events:
-        """Counters so far."""
-        return self.counted
+    def events(self, gather: Gather = alone) -> Events:
+        """Counters so far (see `Teacher.events`)."""
+        return Events.over(gather(self.counted))
 
     def state_dict(self) -> dict[str, Any]:
         """Counters alone."""
@@ -98,11 +101,20 @@ class FrozenTeacher:
 
 
 def _shuffled(targets: Targets, rollouts: Rollouts) -> Targets:
-    """Each answer replaced by that of the next supervised token in a random order drawn from the rows' keys."""
+    """Each answer replaced by that of the next supervised token in a random order drawn from the rows' keys.
+
+    An answer is the log-prob with the entropy of the distribution it was taken from. The rollouts are a whole step: a
+    rank's own rows in an order of their own would make what is learnt depend on the number of ranks.
+    """
     where = targets.mask.flatten()
     draws = keyed_uniforms(rollouts.keys, targets.mask.shape[1], stream=SHUFFLE_STREAM)
     order = np.argsort(torch.as_tensor(draws).flatten()[where].numpy(), kind="stable")
-    moved = targets.logprobs.flatten().clone()
     there = where.nonzero().squeeze(1)[torch.from_numpy(order)]
-    moved[there] = targets.logprobs.flatten()[there.roll(1)]
-    return replace(targets, logprobs=moved.view_as(targets.logprobs), support_ids=None, support_logprobs=None)
+
+    def moved(values: Tensor) -> Tensor:
+        found = values.flatten().clone()
+        found[there] = values.flatten()[there.roll(1)]
+        return found.view_as(values)
+
+    entropy = None if targets.entropy is None else moved(targets.entropy)
+    return Targets(moved(targets.logprobs), targets.mask, entropy=entropy)

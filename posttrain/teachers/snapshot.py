@@ -13,7 +13,7 @@ from posttrain.batch import Rollouts, Scores, Targets
 from posttrain.policies.base import Policy, States
 from posttrain.ranges import at_least, check
 from posttrain.registry import teachers
-from posttrain.teachers.base import Events, Surroundings
+from posttrain.teachers.base import Events, Gather, Surroundings, alone
 
 
 @teachers.register("snapshot")
@@ -58,6 +58,10 @@ class SnapshotTeacher:
         """The past student's log-probs at `where`."""
         return self.policy.targets(rollouts, where, top_k)
 
+    def heard(self, targets: Targets, rollouts: Rollouts) -> Targets:
+        """All of it."""
+        return targets
+
     def states(self, rollouts: Rollouts) -> States:
         """The past student's hidden states."""
         return self.policy.states(rollouts)
@@ -75,9 +79,9 @@ class SnapshotTeacher:
         """None: a moving target is not something to be near to."""
         return None
 
-    def events(self) -> Events:
-        """Counters so far."""
-        return self.counted
+    def events(self, gather: Gather = alone) -> Events:
+        """Counters so far (see `Teacher.events`)."""
+        return Events.over(gather(self.counted))
 
     def state_dict(self) -> dict[str, Any]:
         """The counters and the weights of the last snapshot, as far as they are trained."""

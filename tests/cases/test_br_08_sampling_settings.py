@@ -13,6 +13,7 @@ from posttrain.algorithms.ppo import PPO
 from posttrain.algorithms.sparse_opd import SparseOPD
 from posttrain.policies.candidate import Bandit
 from posttrain.policies.lm_head import Head, Question, answer
+from posttrain.policies.lm_projection import distribution
 from posttrain.registry import ConfigError
 from posttrain.samplers.in_process import _next
 from posttrain.settings import load
@@ -29,7 +30,7 @@ def head(temperature):
 @pytest.mark.parametrize(("temperature", "expected"), [(0.5, COLD), (1.0, WARM)])
 def test_br_08_a_sampler_and_trainer_divide_the_logits_by_one_temperature(temperature, expected):
     """BR-08 (a): -0.142932 under T = 0.5 on both sides, ratio 1; a mixture would give 0.767456."""
-    token, drawn, _ = _next(head(temperature), LOGITS, torch.zeros(1, dtype=torch.float64))
+    token, drawn, _ = _next(distribution(head(temperature), LOGITS), torch.zeros(1, dtype=torch.float64))
     scored = answer(head(temperature), LOGITS, Question(token)).logprobs
     assert token.tolist() == [0]
     assert drawn.item() == pytest.approx(expected, abs=1e-6)

@@ -9,6 +9,7 @@ import torch
 from posttrain.batch import Problem
 from posttrain.policies.causal_lm import CausalLM, CausalLMPolicy
 from posttrain.policies.lm_head import Head, Question, answer
+from posttrain.policies.lm_projection import distribution
 from posttrain.samplers.in_process import _next
 
 V = 32768
@@ -21,7 +22,7 @@ def test_br_10_a_equal_bf16_logits_give_minus_log_v():
     head, hidden = Head(torch.zeros(V, 4, dtype=torch.bfloat16)), torch.zeros(3, 4, dtype=torch.bfloat16)
     found = answer(head, hidden, Question(SAMPLED)).logprobs
     assert found.tolist() == pytest.approx([-10.397208] * 3, abs=1e-6)
-    _, recorded, _ = _next(head, hidden, torch.rand(3, dtype=torch.float64))
+    _, recorded, _ = _next(distribution(head, hidden), torch.rand(3, dtype=torch.float64))
     assert recorded.tolist() == pytest.approx([-10.397208] * 3, abs=1e-6)
     assert torch.log_softmax(torch.zeros(V, dtype=torch.bfloat16), 0)[0].item() == -10.375
 

@@ -169,7 +169,7 @@ def test_a_prompt_and_a_completion_beyond_the_models_positions_are_refused(here,
 
 
 def test_a_model_that_is_nowhere_is_told_in_one_line(here, capsys, monkeypatch):
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)  # the variable is read at the first import
     code = main(["train", "grpo", "policy.model=missing", "dataset=worked.jsonl", "reward=exact"])
     said = capsys.readouterr().err.splitlines()
     assert code == 2

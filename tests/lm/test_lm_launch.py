@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -43,6 +44,18 @@ class EarlyWords:
             raise ArithmeticError("this rank cannot grade")
         words = text.split()
         return sum(word < "w3" for word in words) / max(1, len(words))
+"""
+BUG = """
+import os
+
+from posttrain.algorithms.grpo import GRPO
+
+def loss(self, scores, batch):
+    if os.environ["RANK"] == "1":
+        raise TypeError("a fault of the program, on this rank alone")
+    return -scores.logprobs
+
+GRPO.loss = loss
 """
 WORDS = [
     "dataset=some-words", "reward=early-words", "evaluation.accuracy=early-words", "evaluation.reward=early-words",
@@ -110,3 +123,34 @@ def test_a_reward_that_fails_on_one_rank_ends_the_command_on_both_and_is_named(f
     assert result.returncode != 0
     assert "rank 1 of 2 failed in the reward function EarlyWords: ArithmeticError: this rank" in result.stderr
     assert not (folder / "failing" / "artifact.json").exists()
+
+
+@pytest.mark.slow
+def test_a_fault_that_nobody_foresaw_on_one_rank_ends_the_others_promptly_without_a_launchers_help(folder):
+    """Between two meetings of the ranks, in processes that nobody watches over; a meeting waits for half an hour."""
+    (folder / "bug.py").write_text(BUG)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    words = [sys.executable, str(ROOT / "posttrain"), *command(folder, "bug"), "--plugin", str(folder / "bug.py")]
+    shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "ACCELERATE_USE_CPU": "true"}
+    started = [
+        subprocess.Popen(
+            words,
+            cwd=folder,
+            env={**os.environ, **shared, "OMP_NUM_THREADS": "1", "RANK": rank, "LOCAL_RANK": rank},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in ("0", "1")
+    ]
+    try:
+        said = [process.communicate(timeout=100)[1] for process in started]
+    finally:
+        for process in started:
+            process.kill()
+    assert [process.returncode for process in started] == [1, 1]
+    assert "posttrain: another rank has ended; why, stands in its own output" in said[0]
+    assert "TypeError: a fault of the program, on this rank alone" in said[1]
+    assert not (folder / "bug" / "artifact.json").exists()

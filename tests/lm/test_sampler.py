@@ -10,10 +10,13 @@ from scipy import stats
 from tiny_lm import EOS, policy, problems
 
 from posttrain.batch import concatenate
+from posttrain.policies.lm_projection import Head, distribution
 from posttrain.samplers.in_process import (
     HALF_TOLERANCE,
+    NonFiniteLogits,
     ParityError,
     _batches,
+    _finite,
     inverse_cdf,
     parity,
     require_parity,
@@ -245,3 +248,32 @@ def test_batches_hold_prompts_of_like_length():
     assert _batches([3, 1, 5, 1, 3], 2, False) == [[1, 3], [0, 4], [2]]
     assert _batches([3, 1, 5, 1, 3], 9, False) == [[1, 3, 0, 4, 2]]
     assert _batches([3, 1, 5, 1, 3], 9, True) == [[1, 3], [0, 4], [2]]
+
+
+@pytest.mark.parametrize("greedy", [False, True])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
+def test_logits_that_are_no_numbers_are_an_error_that_names_the_step(value, dtype, greedy):
+    """Never an id out of range. Here every token but those of the prompt is broken: the first one is still drawn."""
+    made = policy("llama", dtype)
+    (prompt,) = problems(1)
+    known = made.encoder.prompt(prompt)
+    broken = [token for token in range(60) if token not in known]
+    with torch.no_grad():
+        made.model.get_input_embeddings().weight[broken, 0] = value
+        made.model.get_output_embeddings().weight[[EOS, *known]] *= 0
+    what = "a greedy completion" if greedy else r"a completion \(seed 4, step 7\)"
+    with pytest.raises(
+        NonFiniteLogits, match=f"^the model's logits are not finite at token [2-6] of {what}, so"
+    ) as caught:
+        made._draw([prompt], 2, 4, 7, greedy=greedy)
+    assert isinstance(caught.value, ArithmeticError)
+
+
+def test_a_token_that_can_never_be_drawn_is_no_lost_number():
+    """A bias may ban a token with -inf: the others have a distribution."""
+    weights = torch.randn(7, 4)
+    bias = torch.zeros(7)
+    bias[2] = -torch.inf
+    found = distribution(Head(weights, bias), torch.randn(3, 4))
+    assert _finite(found, 0, None) is found

@@ -22,11 +22,11 @@ def byte_level(special=("<eos>",), texts=("hello world", "hello there")):
     return PreTrainedTokenizerFast(tokenizer_object=made, eos_token=special[0])
 
 
-def sentencepiece():
+def sentencepiece(*more):
     from tokenizers import Tokenizer, decoders, models
     from transformers import PreTrainedTokenizerFast
 
-    names = ["<unk>", "</s>", "<0x0A>", "▁hello", "é"]
+    names = ["<unk>", "</s>", "<0x0A>", "▁hello", "é", *more]
     made = Tokenizer(models.Unigram([(name, -1.0) for name in names], unk_id=0))
     made.decoder = decoders.Metaspace()
     return PreTrainedTokenizerFast(tokenizer_object=made, unk_token="<unk>", eos_token="</s>")
@@ -48,6 +48,16 @@ def test_every_byte_level_id_decodes_to_its_bytes():
 
 def test_sentencepiece_writes_blanks_and_bytes_in_its_own_way():
     assert vocabulary(sentencepiece()).tokens == (b"<unk>", b"</s>", b"\n", b" hello", "é".encode())
+
+
+@pytest.mark.parametrize("token", ["<0xzz>", "<0x+1>", "<0x 1>", "<0x1>", "<0x1_>"])
+def test_a_token_that_only_looks_like_a_byte_stands_for_its_text(token):
+    assert vocabulary(sentencepiece(token)).tokens[-1] == token.encode()
+
+
+@pytest.mark.parametrize(("token", "byte"), [("<0x00>", b"\0"), ("<0xFf>", b"\xff")])
+def test_a_byte_is_written_in_two_hexadecimal_digits(token, byte):
+    assert vocabulary(sentencepiece(token)).tokens[-1] == byte
 
 
 def test_equal_tokenizers_are_equal_whatever_the_size_of_an_embedding():
