@@ -15,14 +15,16 @@ import pytest
 import torch
 
 from posttrain import settings, stopping
+from posttrain.artifacts import provenance
 from posttrain.artifacts.documents import read
+from posttrain.artifacts.verify import verify
 from posttrain.assembly import assemble, pin
 from posttrain.checkpoint import Checkpoints
 from posttrain.evaluation import saving
 from posttrain.evaluation.conduct import Watch, conduct
 from posttrain.evaluation.experiment import Experiment, solo, vary
 from posttrain.evaluation.work import Unit, perform
-from posttrain.registry import ConfigError, load_plugins
+from posttrain.registry import ConfigError, Plugin, load_plugins
 
 ALGORITHMS = ("sparse-opd", "grpo", "ppo", "dpo")
 SMALL = {"l1": {}, "l2": {"dataset.train_examples": 32, "dataset.validation_examples": 8, "problems_per_step": 4}}
@@ -296,6 +298,30 @@ def test_sigterm_saves_after_the_current_update_and_the_run_goes_on(tmp_path):
     assert left_behind(tmp_path / "run") == left_behind(tmp_path / "whole")
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
     assert not stopping.requested()
+
+
+@pytest.mark.parametrize("changed", ["package", "plugin", None])
+def test_a_run_ended_by_other_code_than_began_it_says_so_and_is_not_verified(changed, tmp_path, monkeypatch, capsys):
+    """No rerun of one code could tell which of its updates were whose."""
+    made, folder = experiment("grpo", steps=8), tmp_path / "run"
+
+    def plugins(content):
+        return [Plugin("mine.py", "sha256:" + content * 64)]
+
+    def stop(row):
+        if row["step"] == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(stopping.Stopped):
+        conduct(made, folder, watch=Watch(step=stop), plugins=plugins("0"))
+    assert "the code has changed" not in capsys.readouterr().err
+    if changed == "package":
+        monkeypatch.setattr(provenance, "code_digest", lambda root: "sha256:" + "1" * 64)
+    conduct(made, folder, resume=True, plugins=plugins("2" if changed == "plugin" else "0"))
+    assert ("the code has changed" in capsys.readouterr().err) == bool(changed)
+    report = verify(folder)
+    assert report.exit_code == (3 if changed else 0)
+    assert any("begun by other code" in reason for reason in report.unverifiable) == bool(changed)
 
 
 def spread(made: Experiment, folder: Path) -> int:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from posttrain.artifacts import provenance
 from posttrain.artifacts.digests import PREFIX, content_digest, file_digest, sealed
 from posttrain.artifacts.documents import DocumentError, read
 from posttrain.artifacts.evidence import Document, Evidence
@@ -113,6 +114,14 @@ def unrecorded_files(folder: Path, files: Sequence[Mapping[str, Any]]) -> list[s
     known = {file["path"] for file in files} | {"execution.json", "artifact.json", "plan.json", PART}
     names = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
     return sorted(name for name in names if name not in known and not name.startswith(APART))
+
+
+def mixed_code(execution: Mapping[str, Any]) -> Iterator[str]:
+    """Why a run that was taken up again is no evidence about one code: no rerun could tell which updates were whose."""
+    code = provenance.code_of(execution["code"]["dirhash"], execution["plugins"])
+    others = provenance.other_code(execution.get("resumed_from", []), code)
+    if others:
+        yield f"begun by other code than it was ended by: {others[0]}"
 
 
 def part_problems(folder: Path) -> Iterator[str]:

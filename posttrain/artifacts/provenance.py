@@ -9,7 +9,7 @@ import platform
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -169,6 +169,19 @@ def code_state(package_root: Path | str) -> dict[str, Any]:
     if not difference:
         return {**state, "git_dirty": False, "unknown": {"diff_sha256": "the code is as committed"}}
     return {**state, "git_dirty": True, "diff_sha256": bytes_digest(difference), "unknown": {}}
+
+
+WITH_CODE = " with code "  # between when a process took up a run and what it ran
+
+
+def code_of(dirhash: str, plugins: Iterable[Mapping[str, str]]) -> str:
+    """What a process ran, in one line: the package's digest, then each plugin's."""
+    return ", ".join([dirhash, *(f"{Path(plugin['name']).name} {plugin['sha256']}" for plugin in plugins)])
+
+
+def other_code(starts: Iterable[str], code: str) -> list[str]:
+    """Those of the starts of a run (`WHEN with code WHAT`) that had another code than the given one."""
+    return [start for start in starts if start.partition(WITH_CODE)[2] != code]
 
 
 def _difference(root: Path) -> bytes | None:

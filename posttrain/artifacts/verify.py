@@ -66,7 +66,9 @@ def verify(
         *_digested(evidence, fingerprints, package),
     )
     skipped = [f"{check.level} {check.name}: {check.message}" for check in checks if check.status == "skipped"]
-    return Report(str(path), checks, (*skipped, *BEYOND), evidence.unverifiable)
+    execution = None if evidence.execution is None else evidence.execution.value["execution"]
+    mixed = () if execution is None else tuple(audit.mixed_code(execution))
+    return Report(str(path), checks, (*skipped, *BEYOND), (*evidence.unverifiable, *mixed))
 
 
 def _skip(name: str, level: Level, reason: str) -> Check:

@@ -171,8 +171,15 @@ class _Session:
             self.starts = read_sealed(path) if path.is_file() else []
         except Broken:
             self.starts = []  # a note for the record, not worth a run
-        code = provenance.code_state(PACKAGE)["dirhash"]
-        self.starts = [*self.starts, f"{_stamp(self.started)} with code {code}"]
+        plugins = [{"name": plugin.name, "sha256": plugin.sha256} for plugin in self.plugins]
+        code = provenance.code_of(provenance.code_state(PACKAGE)["dirhash"], plugins)
+        self.starts = [*self.starts, f"{_stamp(self.started)}{provenance.WITH_CODE}{code}"]
+        if provenance.other_code(self.starts[:-1], code):
+            print(
+                f"posttrain: the code has changed since {self.folder} was begun. What is done stays, the rest is done "
+                "by the present code: the record says so, and such a run is neither verified nor published.",
+                file=sys.stderr,
+            )
         write_sealed(path, self.starts)
 
     def _begin(self, arm: Arm, plan: Mapping[str, Any]) -> None:
