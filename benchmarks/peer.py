@@ -53,12 +53,16 @@ def main() -> None:
         parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=value)
     parser.add_argument("--clock", choices=("wall", "cpu"), default="wall", help="cpu: seconds of the process, which a "
                         "busy machine disturbs less; with --threads 1 they are those of an idle one")  # fmt: skip
+    parser.add_argument("--memory", action="store_true", help="instead of times: the most resident in each stage")
     parser.add_argument("--timeout", type=int, default=1200, help="seconds for one case")
     parser.add_argument("--peer", help="the peer's script; its trainers run in turn with these cases")
     parser.add_argument("--peer-python", default=sys.executable, help="the interpreter that has the peer")
     parser.add_argument("--rounds", type=int, default=1, help="times that everything is run")
     options = parser.parse_args()
     workload = {name: getattr(options, name) for name in WORKLOAD}
+    if options.case and options.memory:
+        print("CASE " + json.dumps(marks_of(options.case, argparse.Namespace(**workload))))
+        return
     if options.case:
         if options.clock == "cpu":
             time.perf_counter = time.process_time
@@ -90,6 +94,7 @@ def main() -> None:
 def ours(options: argparse.Namespace, case: str, workload: dict[str, int]) -> dict[str, Any]:
     """One of our cases in a process of its own."""
     command = [sys.executable, __file__, "--case", case, "--clock", options.clock, *words(workload)]
+    command += ["--memory"] if options.memory else []
     return finished(case, command, "CASE ", workload["threads"], options.timeout)
 
 
@@ -189,6 +194,46 @@ def one_case(case: str, options: argparse.Namespace) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def marks_of(case: str, options: argparse.Namespace) -> dict[str, Any]:
+    """The most resident MiB of each stage of two steps, above what is resident when training begins.
+
+    The first step makes the optimizer's moments; what a stage leaves behind counts in the next one's mark as well.
+    """
+    import torch
+
+    torch.set_num_threads(options.threads)
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = assembled(case, options, Path(folder))
+    trainer.policy.encoder = ending(trainer.policy.encoder, ())
+    start, stages = reset_peak(), []
+
+    def noted(name: str, call: Any) -> Any:
+        def wrapped(*given: Any, **named: Any) -> Any:
+            before = peak() - start
+            stages.append(["between", before])
+            reset_peak()
+            found = call(*given, **named)
+            stages.append([name, peak() - start])
+            reset_peak()
+            return found
+
+        return wrapped
+
+    trainer.policy.sample = noted("sample", trainer.policy.sample)
+    trainer._signals = noted("reference, teacher, rewards", trainer._signals)
+    trainer._score = noted("forward", trainer._score)
+    trainer.optimizer.step = noted("optimizer", trainer.optimizer.step)
+    backward = torch.Tensor.backward
+    torch.Tensor.backward = noted("backward", backward)  # type: ignore[method-assign]
+    highest: list[dict[str, int]] = []
+    for step in (1, 2):
+        stages.clear()
+        trainer.step(step)
+        highest.append({name: max(mark for key, mark in stages if key == name) for name, _ in stages})
+    weights = sum(p.numel() * p.element_size() for p in trainer.parameters) // 2**20
+    return {"parameters_mb": weights, "rss_start_mb": start, "first_step": highest[0], "second_step": highest[1]}
+
+
 def assembled(case: str, options: argparse.Namespace, folder: Path) -> Any:
     """The trainer of a case, put together as a run on a checkpoint is: from folders and a configuration."""
     from posttrain import settings
@@ -216,7 +261,7 @@ def assembled(case: str, options: argparse.Namespace, folder: Path) -> Any:
     prompts = [f"What is {17 * i % 97} + {31 * i % 89}? Let us think step by step, then write it."
                for i in range(options.prompts * options.steps * 2)]  # fmt: skip
     rows = tuple(
-        Problem(str(i), text, "", meta={"messages": [{"role": "user", "content": text}]})
+        Problem(str(i), text, "none", meta={"messages": [{"role": "user", "content": text}]})
         for i, text in enumerate(prompts)
     )
     return assemble(config, 0, problems=ProblemSet(rows, rows[:1], "made here"))
