@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 from posttrain.batch import ProblemSet
-from posttrain.data.splits import RowOptions
+from posttrain.data.rows import USUAL
+from posttrain.data.splits import RowOptions, chosen_are_answers
 from posttrain.policies.base import Policy
 from posttrain.policies.causal_lm import CausalLM
 from posttrain.policies.lm_loading import Lora
@@ -20,8 +21,9 @@ from posttrain.registry import ConfigError, did_you_mean
 from posttrain.rewards.exact import Exact
 from posttrain.samplers.in_process import require_parity, tolerance_of
 from posttrain.settings import TrainConfig
+from posttrain.shorthand import require_model
 from posttrain.teachers.base import Surroundings
-from posttrain.tiny import located
+from posttrain.tiny import PREFIX, located
 from posttrain.tracking import Evaluator
 from posttrain.trainer import Trainer
 
@@ -66,8 +68,10 @@ def assemble(
         same_vocabulary(student.vocabulary, made.vocabulary)
         return made.requires_grad_(False)
 
+    _check_policy(config, drawn)
     _check_rows(config, drawn)
     _check_answers(config, drawn)
+    _check_places(config)
     student: Any = build(config.policy.start, critic)
     if isinstance(config.policy, CausalLM) and config.algorithm.rollouts != "data":
         probe = student.sample(drawn.train[:PROBED], 1, None, seed, 0)
@@ -102,6 +106,24 @@ def _at_home(policy: Any) -> Any:
     return replace(policy, model=located(policy.model)) if isinstance(policy, CausalLM) else policy
 
 
+def _check_policy(config: TrainConfig, drawn: ProblemSet) -> None:
+    """Text is answered by a language model."""
+    if not isinstance(config.policy, CausalLM) and not all(problem.candidates for problem in drawn.train):
+        raise ConfigError(
+            f"policy.model: nothing is chosen, but `{config.names['dataset']}` has texts without candidates, which "
+            f"`{config.names['policy']}` cannot answer. Write policy.model=FOLDER, or --tier l2 for one made here."
+        )
+
+
+def _check_places(config: TrainConfig) -> None:
+    """Models are where they are said to be, or on the hub."""
+    if isinstance(config.policy, CausalLM):
+        named = {"policy.model": config.policy.model, "teacher.model": getattr(config.teacher, "model", None)}
+        for key, model in named.items():
+            if model and not model.startswith(PREFIX):
+                require_model(key, model)
+
+
 def _check_rows(config: TrainConfig, drawn: ProblemSet) -> None:
     """Algorithms that train on data rows need as many of them per problem as a group has."""
     algorithm, name = config.algorithm, config.names["dataset"]
@@ -112,6 +134,8 @@ def _check_rows(config: TrainConfig, drawn: ProblemSet) -> None:
             f"train on ({drawn.source}). Lower problems_per_step, or give more rows."
         )
     rows = {len(problem.responses) for problem in drawn.train}
+    if isinstance(config.dataset, RowOptions):
+        _check_columns(config, rows)
     if "pairs" in algorithm.needs and (rows != {2} or config.group_size != 2):
         raise ConfigError(
             f"dataset.name: `{config.method}` needs pairs (chosen, rejected) and group_size=2, but `{name}` has "
@@ -124,8 +148,31 @@ def _check_rows(config: TrainConfig, drawn: ProblemSet) -> None:
         )
 
 
+def _check_columns(config: TrainConfig, rows: set[int]) -> None:
+    """Rows of somebody's own lack a column where they lack responses: it is named with the setting that maps it."""
+    algorithm, name = config.algorithm, config.names["dataset"]
+    if "pairs" in algorithm.needs and rows != {2}:
+        raise ConfigError(
+            f"dataset.columns.chosen: `{config.method}` trains on pairs, but the rows of `{name}` have no columns "
+            "chosen and rejected. Name them with dataset.columns.chosen=NAME dataset.columns.rejected=NAME."
+        )
+    if (algorithm.rollouts == "data" or algorithm.on_policy < 1) and 0 in rows:
+        raise ConfigError(
+            f"dataset.columns.response: `{config.method}` trains on given completions, but rows of `{name}` have none: "
+            f"no column {' or '.join(USUAL['response'])}, and no conversation (messages) that ends with the "
+            "assistant's turn. Name the column with dataset.columns.response=NAME."
+        )
+
+
 def _check_answers(config: TrainConfig, drawn: ProblemSet) -> None:
     """What compares with an answer needs one. `exact` measures 0 without; nothing can be trained on that."""
+    reads = getattr(config.reward, "reads_answer", False)
+    if reads and isinstance(config.dataset, RowOptions) and chosen_are_answers(config.dataset, drawn.train):
+        raise ConfigError(
+            f"dataset.columns.answer: `{config.names['dataset']}` has pairs (chosen, rejected) and no column of "
+            f"answers, which reward `{config.names['reward']}` compares with. Name one with "
+            "dataset.columns.answer=NAME, or train on the pairs themselves: posttrain train dpo."
+        )
     judges = {"reward": (config.reward, drawn.train)}
     judges |= {
         f"evaluation.{f.name}": (getattr(config.evaluation, f.name), drawn.validation)

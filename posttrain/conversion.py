@@ -41,7 +41,7 @@ def refuse_unknown(prefix: str, given: Mapping[str, Any], schema: Any, owner: st
         if key in ELSEWHERE:
             raise ConfigError(
                 f"{full}: this is called `{ELSEWHERE[key]}` here. Write {ELSEWHERE[key]}"
-                + ("=VALUE." if ELSEWHERE[key].isidentifier() else ".")
+                + ("=VALUE." if ELSEWHERE[key].replace(".", "").isidentifier() else ".")
             )
         raise ConfigError(f"{full}: {owner} no such setting.{did_you_mean(key, names)}")
 

@@ -31,6 +31,10 @@ ELSEWHERE = {
     "loss_type": "posttrain train ALGO (one name per algorithm)",
     "num_ppo_epochs": "num_iterations",
     "logging_dir": "report_to",
+    "max_new_tokens": "policy.max_completion_tokens",
+    "max_tokens": "policy.max_completion_tokens",
+    "max_completion_length": "policy.max_completion_tokens",
+    "max_prompt_length": "policy.max_prompt_tokens",
 }
 
 # What a sampler that leaves tokens out is called. No option here: the log-probs that are trained on are those of the

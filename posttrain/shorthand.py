@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -28,6 +29,26 @@ def expanded(kind: str, field: str, part: Mapping[str, Any]) -> dict[str, Any]:
     if twice:
         raise ConfigError(f"{field}.{twice[0]}: given twice, as {field}={name} and by name. Leave one out.")
     return {**found, **{key: value for key, value in part.items() if key != "name"}}
+
+
+def require_model(field: str, word: str) -> None:
+    """ConfigError unless a word is a folder that is there, or may be a model of the hub: OWNER/NAME.
+
+    A path (it begins with a dot, a slash or a folder that is there) and a bare name are never looked for on the hub.
+    """
+    path = Path(word).expanduser()
+    if path.is_dir():
+        return
+    local = word.startswith((".", "/", "~")) or Path(word).parts[0] == "runs"
+    if HUB_ID.fullmatch(word) and not local and not Path(Path(word).parts[0]).is_dir():
+        return
+    beside = path.parent if path.parent.is_dir() else Path()
+    near = difflib.get_close_matches(path.name, [found.name for found in beside.iterdir() if found.is_dir()], n=3)
+    meant = f" Did you mean {' or '.join(f'`{beside / name}`' for name in near)}?" if near else ""
+    raise ConfigError(
+        f"{field}: there is no folder `{word}`.{meant} Give the folder of a model; a model of the hub is written "
+        "OWNER/NAME."
+    )
 
 
 def _dataset(field: str, name: str) -> dict[str, Any] | None:

@@ -416,3 +416,103 @@ def test_explain_says_what_a_seed_changes_in_fixed_rows(tmp_path, resplit, said)
     overrides = {"policy.model": "./nowhere", "dataset": str(write(tmp_path, rows())), "dataset.resplit": resplit}
     config = configuration.load("grpo", "l3", overrides={**overrides, "reward": "exact"})
     assert f"problems      {said}" in explain(solo(config, None, []), tmp_path / "run")
+
+
+# -- faults that were silent ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "parts"),
+    [
+        (
+            {"validation_examples": 5},
+            ["validation_examples: asked for 5, but dataset.held_out=0.1 of 25 rows gives 2", "dataset.held_out=5 to"],
+        ),
+        ({"train_examples": 30}, ["train_examples: asked for 30, but data.jsonl leaves 23", "Give more rows"]),
+    ],
+)
+def test_fewer_examples_than_were_asked_for_are_refused_with_what_there_is_and_what_gives_them(
+    tmp_path, options, parts
+):
+    path = write(tmp_path, rows(25))
+    with pytest.raises(ConfigError) as found:
+        build(path, **options)
+    assert all(part in str(found.value) for part in [*parts, "read 25"])
+    assert len(build(path, validation_examples=5, held_out=5).validation) == 5
+
+
+def test_named_held_out_rows_are_not_fewer_than_were_asked_for_either(tmp_path):
+    other = write(tmp_path, [{"prompt": "z", "answer": "1"}], "test.jsonl")
+    with pytest.raises(ConfigError, match=r"validation_examples: asked for 3, but test\.jsonl has 1 .*Give more rows"):
+        build(write(tmp_path, rows(5)), validation=str(other), validation_examples=3)
+
+
+@pytest.mark.parametrize(
+    ("data", "place"), [(b'{"q": 1}\n\n{"q":\n', "line 3"), (b'{"q": 1}\n{"q": 1} 2\n{"q": 2}', "line 2")]
+)
+def test_a_bad_line_is_named_by_one_number_alone(tmp_path, data, place):
+    with pytest.raises(ConfigError, match=rf"data\.jsonl, {place}: is not valid JSON: .* \(column \d+\)") as found:
+        build(write(tmp_path, data))
+    assert str(found.value).count("line ") == 1
+
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize("answers", [[1.0, NAN, 3.0], [1.0, None, 3.0], ["1", None, "3"]])
+def test_an_answer_that_a_column_lacks_is_a_row_without_one_and_never_a_text(tmp_path, answers):
+    table = pyarrow.table({"prompt": ["a", "b", "c"], "answer": answers})
+    pyarrow.parquet.write_table(table, tmp_path / "d.parquet")
+    with pytest.raises(ConfigError, match=r"d\.parquet, row 2: has no `answer`; its columns are `prompt`$"):
+        build(tmp_path / "d.parquet")
+
+
+@pytest.mark.parametrize("text", ["nan", "NaN", "null", "NULL", ""])
+def test_an_answer_that_a_csv_file_can_only_write_as_text_is_missing_too(tmp_path, text):
+    path = write(tmp_path, f"prompt,answer\na,1\nnull,2\nb,{text}\n".encode(), "d.csv")
+    with pytest.raises(ConfigError, match=r"d\.csv, row 4: its answer is"):
+        build(path)
+
+
+def test_a_text_that_says_so_is_an_answer_where_the_format_knows_missing_values(tmp_path):
+    made = build(write(tmp_path, [{"prompt": "0/0?", "answer": "NaN"}, {"prompt": "b", "answer": "null"}]))
+    assert {problem.answer for problem in everything(made)} == {"NaN", "null"}
+
+
+VARIANTS = ["What is  2+2?", "what is 2+2?", "What is\n2+2? ", "\tWHAT IS 2+2?"]
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("wrapped", [False, True], ids=["plain", "messages"])
+def test_a_question_is_the_same_in_any_case_and_spacing_and_as_a_message(tmp_path, variant, wrapped):
+    prompt = [{"role": "user", "content": variant}] if wrapped else variant
+    train = write(tmp_path, [{"prompt": "What is 2+2?", "answer": "4"}, {"prompt": "other", "answer": "1"}])
+    other = write(tmp_path, [{"prompt": prompt, "answer": "4"}], "test.jsonl")
+    with pytest.raises(ConfigError, match=r"dataset\.leaks: 1 of 2 training rows ask a question that is held out too"):
+        build(train, validation=str(other))
+
+
+@pytest.mark.parametrize("other", ["What is 2+3?", "What is 2 + 2?", "Please: what is 2+2?"])
+def test_what_the_leak_check_does_not_see_is_another_text(tmp_path, other):
+    train = write(tmp_path, [{"prompt": "What is 2+2?", "answer": "4"}])
+    assert len(build(train, validation=str(write(tmp_path, [{"prompt": other, "answer": "4"}], "t.jsonl"))).train) == 1
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_copies_in_another_case_are_on_the_same_side_of_a_split_whatever_their_order(tmp_path, order):
+    table = [{"prompt": text, "answer": "4"} for text in VARIANTS] + rows(6)
+    made = build(write(tmp_path, table[::order]), held_out=0.3)
+    sides = [{p.prompt for p in side} & set(VARIANTS) for side in (made.train, made.validation)]
+    assert sorted(map(len, sides)) == [0, 4]
+    assert [p.prompt for p in made.validation if p.prompt not in VARIANTS] == [
+        p.prompt for p in build(write(tmp_path, table), held_out=0.3).validation if p.prompt not in VARIANTS
+    ][::order]
+
+
+def test_the_source_says_where_chosen_texts_stand_for_answers(tmp_path):
+    pairs = [{"prompt": f"q{i}", "chosen": str(i), "rejected": "x"} for i in range(4)]
+    said = "without a column of answers, the chosen texts stand for them"
+    assert said in build(write(tmp_path, pairs)).source
+    assert said not in build(write(tmp_path, [{**row, "answer": row["chosen"]} for row in pairs])).source
+    named = [{**row, "right": row["chosen"]} for row in pairs]
+    assert said not in build(write(tmp_path, named), columns=Columns(answer="right")).source

@@ -153,3 +153,36 @@ def test_the_files_of_a_folder_are_inputs_by_name_and_digest(tmp_path):
     (found,) = [records._input(path, "dataset", str(folder)) for path in Hub(path=str(folder)).sources()]
     assert (found["path"], found["role"]) == ("jsonl/train.jsonl", "dataset")
     assert found["sha256"].startswith("sha256:")
+
+
+@pytest.mark.parametrize("name", ["README.md", ".huggingface.yaml"])
+@pytest.mark.parametrize(
+    "place",
+    ["../secret.jsonl", "data/../../secret.jsonl", "/etc/*.jsonl", "~/x.jsonl", "https://a.example/x.jsonl"],
+)
+@pytest.mark.parametrize("form", ["{0}", "[{0}]", "[{{split: train, path: [{0}]}}]", "{{train: {0}}}"])
+def test_a_card_leads_neither_out_of_its_folder_nor_into_the_network(tmp_path, name, place, form):
+    (tmp_path / "secret.jsonl").write_text('{"prompt": "secret", "answer": "1"}\n' * 9)
+    folder = saved(tmp_path, "jsonl")
+    yaml = f"configs:\n- config_name: default\n  data_files: {form.format(json.dumps(place))}\n"
+    (folder / name).write_text(f"---\n{yaml}---\n" if name == "README.md" else yaml)
+    with pytest.raises(ConfigError, match=rf"dataset\.path: `.*{name}` names `.*`, which lies outside its folder"):
+        Hub(path=str(folder)).build(0)
+
+
+def test_a_cards_folder_of_data_is_held_inside_too(tmp_path):
+    folder = saved(tmp_path, "jsonl")
+    (folder / "README.md").write_text("---\nconfigs:\n- config_name: default\n  data_dir: ../other\n---\n")
+    with pytest.raises(ConfigError, match=r"names `\.\./other`"):
+        Hub(path=str(folder)).build(0)
+
+
+@pytest.mark.parametrize("kind", ["one", "dict"])
+def test_a_saved_dataset_names_tables_of_its_own_folder_alone(tmp_path, kind):
+    folder = saved(tmp_path, kind)
+    state = next(folder.rglob("state.json"))
+    said = json.loads(state.read_text())
+    said["_data_files"] = [{"filename": "../elsewhere.arrow"}]
+    state.write_text(json.dumps(said))
+    with pytest.raises(ConfigError, match=r"state\.json` names `\.\./elsewhere\.arrow`, which lies outside"):
+        Hub(path=str(folder)).build(0)

@@ -52,7 +52,7 @@ ARROWS = {
     "settings": "registry ranges optimization conversion overrides shorthand",
     "tiny": "artifacts data registry",
     "assembly": (
-        "batch registry ranks ranges functional tracking trainer settings tiny data rewards samplers "
+        "batch registry ranks ranges functional tracking trainer settings shorthand tiny data rewards samplers "
         "algorithms policies teachers algorithms.base policies.base teachers.base"
     ),
     "reporting": "artifacts registry",

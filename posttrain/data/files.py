@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from posttrain.batch import ProblemSet
-from posttrain.data.reading import Table, read_table
+from posttrain.data.reading import read_table
 from posttrain.data.splits import RowOptions, problem_set
 from posttrain.registry import ConfigError, datasets
 
@@ -28,7 +28,7 @@ class Files(RowOptions):
         if self.validation is not None:
             held_out = read_table(Path(self.validation).expanduser(), "dataset.validation")
             if held_out.name == table.name:
-                held_out = Table(f"validation/{held_out.name}", held_out.rows)
+                held_out = replace(held_out, name=f"validation/{held_out.name}")
         return problem_set(self, table, held_out, seed, "rows of a file")
 
     def sources(self) -> list[Path]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from posttrain.batch import ProblemSet
+from posttrain.data.contained import refuse_outside
 from posttrain.data.reading import READERS, AbsentData, Table
 from posttrain.data.splits import RowOptions, problem_set
 from posttrain.registry import ConfigError, datasets, did_you_mean
@@ -76,6 +77,7 @@ def _splits(path: str, config: str | None, revision: str | None) -> Mapping[str,
     folder = Path(path)
     if folder.is_dir():
         _refuse_scripts(folder)
+        refuse_outside(folder)
     elif path.startswith((".", "/", "~")) or path.count("/") > 1:
         raise AbsentData(f"dataset.path: there is no folder `{path}`. Give a folder or a hub id (owner/name).")
     hf.disable_progress_bars()

@@ -19,6 +19,7 @@ from typing import Any
 from posttrain.registry import ConfigError, did_you_mean
 
 BOM = b"\xef\xbb\xbf"
+MISSING = frozenset(("nan", "NaN", "null", "NULL"))  # what programs that write CSV make of a missing value
 
 
 class AbsentData(ConfigError):
@@ -31,6 +32,7 @@ class Table:
 
     name: str  # as messages and problem ids call it, never an absolute path
     rows: tuple[tuple[int, Mapping[str, Any]], ...]
+    missing: frozenset[str] = frozenset()  # texts that are no answer: the format has no other way to say so
 
     @property
     def columns(self) -> list[str]:
@@ -63,7 +65,8 @@ def read_table(path: Path, field: str) -> Table:
 @lru_cache(maxsize=8)
 def _parsed(name: str, data: bytes) -> Table:
     """Every seed builds its problems from the same rows: they are parsed once as long as the bytes stay the same."""
-    return Table(name, tuple(READERS[Path(name).suffix.lower()](name, data)))
+    kind = Path(name).suffix.lower()
+    return Table(name, tuple(READERS[kind](name, data)), MISSING if kind == ".csv" else frozenset())
 
 
 # -- formats --------------------------------------------------------------------------------------------------
@@ -156,6 +159,10 @@ def _json(text: str, where: str) -> Any:
             json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError:
         raise ConfigError(f"dataset: {where}: an escape stands for half a character (a lone surrogate)") from None
+    except json.JSONDecodeError as error:
+        # Where the text is one line of a file, the parser's own line number would be that of a line 1.
+        place = f"column {error.colno}" if ", line " in where else f"line {error.lineno}, column {error.colno}"
+        raise ConfigError(f"dataset: {where}: is not valid JSON: {error.msg} ({place})") from None
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"dataset: {where}: is not valid JSON: {error}") from None
     return value

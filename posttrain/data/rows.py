@@ -7,6 +7,7 @@ lists of messages in the same places, or the whole conversation under `messages`
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import date, time
@@ -89,6 +90,8 @@ def problem_of(
     """The problem of one row; a field that is missing or of another kind is a ConfigError with the row's number."""
     given = {f.name: _value(table, number, row, getattr(columns, f.name)) for f in fields(columns)}
     try:
+        if isinstance(given["answer"], str) and given["answer"] in table.missing:
+            raise _Wrong(f"its answer is `{given['answer']}`, a missing value. Fill it in, or take the row out")
         prompt, messages, responses = _form(given)
         answer = _answer(given["answer"], responses, answer_after)
     except _Wrong as error:
@@ -107,6 +110,18 @@ def question_of(problem: Problem) -> str:
     return json.dumps([problem.prompt, *(problem.responses if not problem.prompt else ())])
 
 
+def same_question(problem: Problem) -> str:
+    """What rows share that ask the same, by their text: letter case and the amount of white space make no difference.
+
+    A plain prompt is the same as a conversation of that one turn. Nothing else is seen through: other words, other
+    punctuation, another instruction around the question or another turn before it make another question.
+    """
+    asked: Any = problem.meta.get("messages") or [{"role": "user", "content": problem.prompt}]
+    if "messages" not in problem.meta and not problem.prompt:
+        asked = [{"role": "text", "content": text} for text in problem.responses]
+    return json.dumps([[turn["role"], " ".join(turn["content"].split()).casefold()] for turn in asked])
+
+
 class _Wrong(ValueError):
     """What is wrong with a row, without its number."""
 
@@ -114,10 +129,15 @@ class _Wrong(ValueError):
 def _value(table: Table, number: int, row: Mapping[str, Any], name: str | None) -> Any:
     if name is None:
         return None
-    if row.get(name) is None:
-        there = [key for key, value in row.items() if value is not None]
+    if _missing(row.get(name)):
+        there = [key for key, value in row.items() if not _missing(value)]
         raise table.error(number, f"has no `{name}`; its columns are {_listed(there)}")
     return row[name]
+
+
+def _missing(value: Any) -> bool:
+    """Null, or NaN, which is what columns of numbers have in its place."""
+    return value is None or (isinstance(value, float) and math.isnan(value))
 
 
 def _form(given: Mapping[str, Any]) -> tuple[str, Messages | None, tuple[str, ...]]:

@@ -10,7 +10,7 @@ from typing import Literal
 
 from posttrain.batch import Problem, ProblemSet
 from posttrain.data.reading import Table
-from posttrain.data.rows import Columns, problem_of, question_of
+from posttrain.data.rows import USUAL, Columns, problem_of, question_of, same_question
 from posttrain.ranges import Range, at_least, check, or_null
 from posttrain.registry import ConfigError
 
@@ -30,8 +30,8 @@ class RowOptions:
     resplit: bool = False  # true: each seed holds out other rows; false: the same for all seeds
     leaks: Literal["refuse", "drop"] = "refuse"  # training rows whose question is held out too
     max_prompt_characters: int | None = None  # longer rows are left out and counted; null: none is
-    train_examples: int | None = None  # the first so many; null: all
-    validation_examples: int | None = None
+    train_examples: int | None = None  # the first so many; null: all; more than there are is an error
+    validation_examples: int | None = None  # the same of the held-out ones
 
     def __post_init__(self) -> None:
         one = or_null(at_least(1))
@@ -51,17 +51,32 @@ def problem_set(options: RowOptions, table: Table, held_out: Table | None, seed:
         tallies = [counts]
     else:
         other = Tally(held_out.name, len(held_out.rows))
-        validation = _first(_problems(options, held_out, other), options.validation_examples, "validation", other)
+        asked = _problems(options, held_out, other)
+        validation = _first(asked, options.validation_examples, "validation", f"{held_out.name} has", "", other)
         train = _without(problems, validation, options.leaks, counts)
         tallies = [counts, other]
-    train = _first(train, options.train_examples, "train", counts)
+    train = _first(train, options.train_examples, "train", f"{table.name} leaves", "", counts)
     if held_out is None:
-        validation = _first(validation, options.validation_examples, "validation", counts)
+        found = f"dataset.held_out={options.held_out:g} of {len(problems)} rows gives"
+        instead = f"Write dataset.held_out={options.validation_examples} to hold out that many"
+        validation = _first(validation, options.validation_examples, "validation", found, instead, counts)
     told = "; ".join(map(str, tallies))
     if not train or not validation:
         lacking = "training" if not train else "held-out"
         raise ConfigError(f"dataset: no {lacking} problem is left: {told}; {len(train)} to train on.")
-    return ProblemSet(train, validation, f"{source}: {told}; {len(train)} to train on, {len(validation)} held out")
+    told += f"; {len(train)} to train on, {len(validation)} held out"
+    if chosen_are_answers(options, train):
+        told += "; without a column of answers, the chosen texts stand for them"
+    return ProblemSet(train, validation, f"{source}: {told}")
+
+
+def chosen_are_answers(options: RowOptions, problems: Sequence[Problem]) -> bool:
+    """Whether the rows are pairs without a column of answers, so that their chosen texts stand for the answers."""
+    named = {options.columns.answer} if options.columns.answer else set(USUAL["answer"])
+    return any(
+        len(problem.responses) == 2 and problem.answer == problem.responses[0] and not named & problem.meta.keys()
+        for problem in problems
+    )
 
 
 @dataclass
@@ -107,18 +122,19 @@ def _characters(problem: Problem) -> int:
 def _split(problems: Sequence[Problem], held_out: float, salt: str) -> tuple[tuple[Problem, ...], tuple[Problem, ...]]:
     """Held out are the questions with the lowest digests, whole, so that neither order nor copies have a say.
 
-    Rows that ask the same question are on the same side: a share or number may be exceeded by such copies.
+    Rows that ask the same question (`same_question`) are on the same side: a share or number may be exceeded by such
+    copies. Their digest is the lowest of their texts' as they stand.
     """
     wanted = held_out if held_out >= 1 else max(1, round(held_out * len(problems)))
-    questions: dict[str, list[int]] = {}
+    questions: dict[str, list[tuple[str, int]]] = {}
     for place, problem in enumerate(problems):
         digest = hashlib.sha256(f"{salt}\n{question_of(problem)}".encode()).hexdigest()
-        questions.setdefault(digest, []).append(place)
+        questions.setdefault(same_question(problem), []).append((digest, place))
     chosen: set[int] = set()
-    for digest in sorted(questions):
+    for copies in sorted(questions.values(), key=min):
         if len(chosen) >= wanted:
             break
-        chosen.update(questions[digest])
+        chosen.update(place for _, place in copies)
     sides = [tuple(p for place, p in enumerate(problems) if (place in chosen) is side) for side in (False, True)]
     return sides[0], sides[1]
 
@@ -126,21 +142,29 @@ def _split(problems: Sequence[Problem], held_out: float, salt: str) -> tuple[tup
 def _without(
     problems: Sequence[Problem], held_out: Sequence[Problem], leaks: str, counts: Tally
 ) -> tuple[Problem, ...]:
-    """Training problems whose question is not held out."""
-    known = {question_of(problem): problem for problem in held_out}
-    leaked = [problem for problem in problems if question_of(problem) in known]
+    """Training problems whose question is not held out, as far as `same_question` sees."""
+    known = {same_question(problem): problem for problem in held_out}
+    leaked = [problem for problem in problems if same_question(problem) in known]
     if leaked and leaks == "refuse":
         first = leaked[0]
         raise ConfigError(
             f"dataset.leaks: {len(leaked)} of {len(problems)} training rows ask a question that is held out too, "
-            f"`{first.id}` the first (held out as `{known[question_of(first)].id}`). Take them out, or write "
+            f"`{first.id}` the first (held out as `{known[same_question(first)].id}`). Take them out, or write "
             "dataset.leaks=drop to leave them out of training."
         )
     counts.drop("whose question is held out (dataset.leaks)", len(leaked))
-    return tuple(problem for problem in problems if question_of(problem) not in known)
+    return tuple(problem for problem in problems if same_question(problem) not in known)
 
 
-def _first(problems: tuple[Problem, ...], limit: int | None, split: str, counts: Tally) -> tuple[Problem, ...]:
+def _first(
+    problems: tuple[Problem, ...], limit: int | None, split: str, found: str, instead: str, counts: Tally
+) -> tuple[Problem, ...]:
+    """The first so many. Where there are fewer than were asked for, a ConfigError says what was `found`."""
+    if limit is not None and len(problems) < limit:
+        raise ConfigError(
+            f"dataset.{split}_examples: asked for {limit}, but {found} {len(problems)} ({counts}). "
+            f"{instead or 'Give more rows'}, or lower dataset.{split}_examples."
+        )
     kept = problems if limit is None else problems[:limit]
     counts.drop(f"beyond dataset.{split}_examples={limit}", len(problems) - len(kept))
     return kept

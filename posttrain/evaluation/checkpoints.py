@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,9 @@ from posttrain.artifacts.digests import file_digest
 from posttrain.artifacts.eval_verify import is_eval
 from posttrain.registry import ConfigError, did_you_mean
 from posttrain.settings import TrainConfig
+from posttrain.shorthand import require_model
 
 SEED = 0  # of data and samples, where none is given and no run has one
-_HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 _SEED_FOLDER = re.compile(r"seed-(\d+)")
 
 
@@ -77,7 +77,7 @@ def locate(word: str, seed: int | None) -> Subject:
             f"model: {word} is a finished evaluation. Give a run or a model, or write it after --against."
         )
     if not path.exists():
-        _require_hub_id(word)
+        require_model("model", word)
         return Subject(word, "l3", {SEED if seed is None else seed: word})
     if path.is_file():
         raise ConfigError(f"model: {word} is a file. Give the folder of a run or of a model.")
@@ -96,12 +96,9 @@ def _is_run(folder: Path) -> bool:
 
 def _run(path: Path, word: Path, seed: int | None) -> Subject:
     """All models of a run, or the one of a seed."""
-    if not (path / "execution.json").is_file():
-        raise ConfigError(
-            f"model: the run {word} is incomplete, it has no execution.json. Give a folder of it that is done, such "
-            f"as {word / 'model' / 'seed-0'}."
-        )
     found = sorted(int(m[1]) for m in map(_SEED_FOLDER.fullmatch, _names(path / "model")) if m)
+    if not (path / "execution.json").is_file():
+        raise ConfigError(f"model: the run {word} is incomplete, it has no execution.json. {_instead(word, found)}")
     if not found:
         raise ConfigError(
             f"model: the run {word} has no model folder; runs of candidate policies measure themselves. Train a "
@@ -113,6 +110,16 @@ def _run(path: Path, word: Path, seed: int | None) -> Subject:
     models = {s: model for part in parts for s, model in part.models.items()}
     origins = {s: origin for part in parts for s, origin in part.origins.items()}
     return Subject(parts[0].name, parts[0].tier, models, parts[0].run, origins)
+
+
+def _instead(word: Path, found: Sequence[int]) -> str:
+    """What to do about a run that is not complete: a model is there only once its seed is done."""
+    again = f"go on with it: its own command with --output {word} --resume auto"
+    if not found:
+        return f"No seed of it is done yet: {again}."
+    return (
+        f"Give a model of it that is done ({', '.join(str(word / 'model' / f'seed-{n}') for n in found)}), or {again}."
+    )
 
 
 def _names(folder: Path) -> list[str]:
@@ -131,12 +138,3 @@ def _of_run(path: Path, word: Path, seed: int, asked: int | None = None) -> Subj
     at = seed if asked is None else asked
     origin = {"method": config.method, "seed": seed, "artifact_sha256": digest}
     return Subject(path.name, config.tier, {at: str(word / "model" / f"seed-{seed}")}, config, {at: origin})
-
-
-def _require_hub_id(word: str) -> None:
-    """A word that is no folder may be a hub id, unless its first part says that it is meant to be a place."""
-    first = Path(word).parts[0] if Path(word).parts else ""
-    local = not _HUB_ID.fullmatch(word) or first in (".", "..", "runs") or ("/" in word and Path(first).is_dir())
-    if local:
-        near = [str(path) for path in sorted(Path(word).parent.glob("*")) if path.is_dir()]
-        raise ConfigError(f"model: there is no folder `{word}`.{did_you_mean(word, near) if near else ''}")

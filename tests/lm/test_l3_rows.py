@@ -173,7 +173,7 @@ def test_a_model_that_is_nowhere_is_told_in_one_line(here, capsys, monkeypatch):
     code = main(["train", "grpo", "policy.model=missing", "dataset=worked.jsonl", "reward=exact"])
     said = capsys.readouterr().err.splitlines()
     assert code == 2
-    assert "`missing` is no folder here, and no model of the hub was found under it" in said[-1]
+    assert "policy.model: there is no folder `missing`. Give the folder of a model" in said[-1]
 
 
 def test_without_a_limit_a_completion_has_the_positions_that_the_prompt_leaves(here, checkpoint):
@@ -215,3 +215,63 @@ def test_a_sampler_that_departs_from_the_trainer_is_noticed_before_anything_is_t
     train("grpo", checkpoint, "dataset=worked.jsonl", "reward=exact", "group_size=2", code=1)
     assert "0.5" in capsys.readouterr().err
     assert not Path("run/artifact.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "words", "said"),
+    [
+        (
+            "grpo",
+            ["dataset=pairs.jsonl", "reward=exact", "group_size=2"],
+            "dataset.columns.answer: `files` has pairs (chosen, rejected) and no column of answers",
+        ),
+        ("sft", ["dataset=asked.jsonl"], "dataset.columns.response: `sft` trains on given completions, but rows of"),
+        ("gkd", ["dataset=asked.jsonl", "teacher.model=MODEL"], "dataset.columns.response: `gkd` trains on given"),
+        ("dpo", ["dataset=asked.jsonl", "--config", "pairs.yaml"], "dataset.columns.chosen: `dpo` trains on pairs"),
+        ("opd", ["dataset=asked.jsonl", "teacher.model=nowhere"], "teacher.model: there is no folder `nowhere`"),
+    ],
+)
+def test_rows_that_do_not_fit_an_algorithm_are_refused_with_the_column_and_its_setting(
+    here, checkpoint, capsys, algorithm, words, said
+):
+    Path("asked.jsonl").write_text("\n".join(json.dumps({"prompt": f"{i}+1=", "answer": str(i)}) for i in range(9)))
+    words = [word.replace("MODEL", str(checkpoint)) for word in words]
+    given = ["train", algorithm, f"policy.model={checkpoint}", *words, "problems_per_step=4", "--output", "run"]
+    assert main(given) == 2
+    assert said in capsys.readouterr().err
+    assert not Path("run").exists()
+
+
+@pytest.mark.parametrize("algorithm", ["grpo", "sft", "dpo", "opd"])
+def test_rows_without_a_model_are_answered_with_the_setting_that_names_one(here, capsys, algorithm):
+    assert main(["train", algorithm, "dataset=worked.jsonl", "--output", "run"]) == 2
+    said = capsys.readouterr().err
+    assert "policy.model: nothing is chosen, but `files` has texts without candidates" in said
+    assert "Write policy.model=FOLDER, or --tier l2" in said
+    assert not Path("run").exists()
+
+
+@pytest.mark.parametrize("word", ["chekpoint", "./chekpoint", "models/chekpoint"])
+@pytest.mark.parametrize("verb", ["eval", "policy.model", "teacher.model"])
+def test_a_folder_that_is_not_there_is_said_so_first_with_near_names_and_without_the_network(
+    here, checkpoint, capsys, monkeypatch, verb, word
+):
+    import socket
+
+    def refuse(*arguments, **options):
+        raise AssertionError(f"the network was asked: {arguments}")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    Path("checkpoint").mkdir()
+    Path("models/checkpoint").mkdir(parents=True)
+    options = [f"{verb}={word}", "dataset=worked.jsonl", "problems_per_step=4"]
+    if verb == "teacher.model":
+        options.append(f"policy.model={checkpoint}")
+    words = ["eval", word, "--dataset", "worked.jsonl"] if verb == "eval" else ["train", "opd", *options]
+    if verb == "policy.model":
+        words.append(f"teacher.model={checkpoint}")
+    assert main(words) == 2
+    said = capsys.readouterr().err
+    assert f"{'model' if verb == 'eval' else verb}: there is no folder `{word}`" in said
+    assert f"Did you mean `{Path(word).parent / 'checkpoint'}`" in said
