@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass, make_dataclass
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -10,7 +11,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from posttrain.overrides import ELSEWHERE, TRUNCATING
-from posttrain.registry import ConfigError, did_you_mean
+from posttrain.registry import ConfigError, did_you_mean, policies
 
 
 def spelled(made: Any) -> dict[str, Any]:
@@ -44,6 +45,22 @@ def refuse_unknown(prefix: str, given: Mapping[str, Any], schema: Any, owner: st
                 + ("=VALUE." if ELSEWHERE[key].replace(".", "").isidentifier() else ".")
             )
         raise ConfigError(f"{full}: {owner} no such setting.{did_you_mean(key, names)}")
+
+
+def refuse_misspelt_policy(given: Mapping[str, Any]) -> None:
+    """An option that no policy has, before the policy it was meant for is inferred from the others.
+
+    `policy.modle=FOLDER` would otherwise be an option of the candidate policy that a missing model leaves.
+    """
+    options = {f.name for name in policies.names() for f in fields(policies.get(name))} | {"name"}
+    for key in given:
+        part, _, option = key.partition(".")
+        word = option.partition(".")[0]
+        if part == "policy" and option and word not in options and word not in (*ELSEWHERE, *TRUNCATING):
+            near = difflib.get_close_matches(word, options, n=1)
+            meant = f" Did you mean `policy.{near[0]}`?" if near else did_you_mean(word, options)
+            tier = " It implies tier l3." if near == ["model"] else ""
+            raise ConfigError(f"{key}: no policy has such a setting.{meant}{tier}")
 
 
 def typed_values(cls: type, given: Mapping[str, Any], prefix: str, names: set[str]) -> dict[str, Any]:

@@ -136,12 +136,15 @@ def _import(name: str, load: Callable[[], Any], installed: bool = False) -> Plug
     except ConfigError as error:
         raise ConfigError(f"plugin `{name}`: {error}") from error
     except ModuleNotFoundError as error:
-        if error.name is None or not f"{name}.".startswith(f"{error.name}."):  # the module is there, one it needs is not
-            raise ConfigError(f"plugin `{name}` does not import: {error}") from error
+        if error.name is None or not f"{name}.".startswith(
+            f"{error.name}."
+        ):  # the module is there, one it needs is not
+            raise ConfigError(f"plugin `{name}` does not import: {type(error).__name__}: {error}") from error
         near = difflib.get_close_matches(name, [path.name for path in Path().glob("*.py")], n=1)
+        meant = f" Did you mean `{near[0]}`?" if near else ""
         raise ConfigError(
-            f"plugin `{name}`: there is no module of this name.{f' Did you mean `{near[0]}`?' if near else ''} A file is "
-            "named with its ending, .py: reward=FILE.py:FUNCTION or --plugin FILE.py."
+            f"plugin `{name}`: there is no module of this name.{meant} A file is named with its ending, .py: "
+            "reward=FILE.py:FUNCTION or --plugin FILE.py."
         ) from error
     except Exception as error:
         raise ConfigError(f"plugin `{name}` does not import: {type(error).__name__}: {error}") from error

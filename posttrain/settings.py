@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib.util
 import inspect
 import re
@@ -15,9 +14,9 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from posttrain import registry
-from posttrain.conversion import refuse_unknown, spelled, typed_values
+from posttrain.conversion import refuse_misspelt_policy, refuse_unknown, spelled, typed_values
 from posttrain.optimization import Optimization
-from posttrain.overrides import ELSEWHERE, TRUNCATING, parse_overrides, parse_seeds, put
+from posttrain.overrides import parse_overrides, parse_seeds, put
 from posttrain.ranges import POSITIVE
 from posttrain.registry import ConfigError, Registry, did_you_mean
 from posttrain.shorthand import expanded
@@ -165,7 +164,7 @@ def load(
     path = path or config_path(algorithm, tier, config)
     raw = _read_yaml(path)
     given = overrides if isinstance(overrides, Mapping) else parse_overrides(overrides, KEYS)
-    _refuse_misspelt_policy(given)
+    refuse_misspelt_policy(given)
     if tier == "l0" and path.stem != "l0":
         raw.update(SMOKE)
     elif tier == "l3" and path.stem == "l2":
@@ -180,22 +179,6 @@ def load(
     if isinstance(teacher, dict) and teacher.get("model") is not None:
         teacher.setdefault("name", "frozen")  # another model does not move
     return resolve(raw, algorithm)
-
-
-def _refuse_misspelt_policy(given: Mapping[str, Any]) -> None:
-    """An option that no policy has, before the policy it was meant for is inferred from the others.
-
-    `policy.modle=FOLDER` would otherwise be an option of the candidate policy that a missing model leaves.
-    """
-    options = {f.name for name in registry.policies.names() for f in fields(registry.policies.get(name))} | {"name"}
-    for key in given:
-        part, _, option = key.partition(".")
-        word = option.partition(".")[0]
-        if part == "policy" and option and word not in options and word not in (*ELSEWHERE, *TRUNCATING):
-            near = difflib.get_close_matches(word, options, n=1)
-            meant = f" Did you mean `policy.{near[0]}`?" if near else did_you_mean(word, options)
-            tier = " It implies tier l3." if near == ["model"] else ""
-            raise ConfigError(f"{key}: no policy has such a setting.{meant}{tier}")
 
 
 def _choose_graders(raw: dict[str, Any], given: Mapping[str, Any]) -> None:

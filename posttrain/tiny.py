@@ -77,6 +77,9 @@ def cache_folder() -> Path:
 
 def _make(recipe: Recipe, name: str, folder: Path) -> None:
     """Trains beside the place and renames into it: a kill leaves nothing that looks finished, several makers agree."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()  # of the library's saving, of a file that is there in a moment
     folder.parent.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}-"))
     try:

@@ -137,9 +137,10 @@ class Evaluator:
 
 
 def accuracy_of(rewards: Rewards) -> float:
-    """The share of right answers. An answer nobody can read is not right; where none can be read, nothing is known.
+    """The mean score: the share of right answers where scores are 0 or 1. Unscored answers are not right.
 
-    What the machinery failed to judge is neither right nor wrong, and left out.
+    Where none has a score, nothing is known. What the machinery failed to judge is neither right nor wrong and left out.
+    An evaluation (`posttrain eval`) counts items instead, right from a score of 1 on, breakdowns among the others.
     """
     return _mean(rewards.values[rewards.judged].tolist() if rewards.valid.any() else [])
 

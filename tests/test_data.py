@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from posttrain.artifacts.digests import dataset_fingerprint
-from posttrain.batch import Failure
 from posttrain.data.arithmetic_smoke import FEATURES, ArithmeticSmoke
 from posttrain.data.decisions import Decisions
 from posttrain.data.preferences import Preferences
@@ -15,6 +14,7 @@ from posttrain.evaluation.records import drawn_splits
 from posttrain.policies.candidate import Factored, Tree
 from posttrain.registry import ConfigError
 from posttrain.rewards.axes import Axes
+from posttrain.rewards.base import Verdict
 from posttrain.rewards.exact import Exact, Positions
 
 DATASETS = [ArithmeticSmoke(70), Decisions(4, 3, positions=6), Preferences(5, 4)]
@@ -359,9 +359,15 @@ def test_exact_is_all_or_nothing_and_positions_is_the_share_of_right_tokens():
     assert [Positions()(problem, text) for text in ("1 2 3 4", "1 2 3 0", "4 3 2 1")] == [1.0, 0.75, 0.0]
 
 
-def test_a_completion_of_another_length_is_a_failure_and_not_a_zero():
+@pytest.mark.parametrize("text", ["1 2 3", "1 2 3 4 5", "", "1"])
+def test_a_completion_of_another_length_is_a_missing_answer_and_never_a_failure(text):
     problem = replace(SMALL.build(0).train[0], answer="1 2 3 4")
-    assert Positions()(problem, "1 2 3") == Failure("3 tokens where the answer has 4")
+    assert Positions()(problem, text) == Verdict(0.0, answered=False)
+
+
+def test_nothing_is_the_answer_of_a_problem_without_one():
+    problem = replace(SMALL.build(0).train[0], answer="")
+    assert [Exact()(problem, text) for text in ("", "1")] == [0.0, 0.0]
 
 
 def test_axes_are_weighted_and_summed_in_the_recorded_order():

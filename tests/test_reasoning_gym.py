@@ -105,11 +105,27 @@ def test_the_answer_may_stand_in_a_tag_and_a_completion_without_it_is_wrong():
     assert reward(problem, problem.answer) == Verdict(0.0, answered=False)
 
 
-def test_a_scorer_that_raises_or_leaves_the_range_is_a_failure_and_not_a_zero():
+@pytest.mark.parametrize("raised", [ValueError, KeyError, ZeroDivisionError, RecursionError, SyntaxError])
+def test_what_a_scorer_cannot_read_is_a_missing_answer(raised):
+    def score(answer):
+        raise raised("no")
+
+    assert ReasoningGymScore()(Problem("p", "", "", meta={"score": score}), "1") == Verdict(0.0, answered=False)
+
+
+@pytest.mark.parametrize("raised", [ImportError, OSError, MemoryError])
+def test_a_machine_at_fault_is_a_failure_and_not_a_zero(raised):
+    def score(answer):
+        raise raised("no")
+
+    found = ReasoningGymScore()(Problem("p", "", "", meta={"score": score}), "1")
+    assert found == Failure(f"the scorer raised {raised.__name__}", "error")
+
+
+def test_a_scorer_that_leaves_the_range_is_a_failure_and_not_a_zero():
     def problem(value):
         return Problem("p", "", "", meta={"score": lambda answer: float(value)})
 
-    assert ReasoningGymScore()(problem("x"), "1") == Failure("the scorer raised ValueError")
     assert ReasoningGymScore()(problem(7), "1") == Failure("the scorer gave 7.0", "error")
     assert ReasoningGymScore()(problem(0.25), "1") == 0.25
 
@@ -118,8 +134,7 @@ def test_a_completion_that_a_scorer_cannot_read_leaves_the_run_alone():
     """`prime_factorization` turns what it is given into whole numbers: words make it raise."""
     problems = build(task="prime_factorization").train[:4]
     outcomes = [ReasoningGymScore()(problem, "I do not know.") for problem in problems]
-    assert outcomes == [Failure("the scorer raised ValueError")] * 4
-    assert not any(outcome.broke_down for outcome in outcomes)
+    assert outcomes == [Verdict(0.0, answered=False)] * 4
 
 
 def test_the_reward_needs_its_dataset_and_says_so():

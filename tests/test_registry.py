@@ -211,5 +211,18 @@ def test_a_plugin_that_fails_to_import_is_named_with_the_reason_and_leaves_no_ha
 def test_a_plugin_that_is_not_there_is_named(tmp_path):
     with pytest.raises(ConfigError, match=r"plugin `.*nowhere\.py`: there is no such file. Give a path"):
         load_plugins([str(tmp_path / "nowhere.py")])
-    with pytest.raises(ConfigError, match="plugin `plugin_nowhere` does not import: ModuleNotFoundError"):
+    with pytest.raises(ConfigError, match="plugin `plugin_nowhere`: there is no module of this name"):
         load_plugins(["plugin_nowhere"])
+
+
+@pytest.mark.parametrize("word", ["my.pyy", "my.p", "mypy_"])
+def test_a_misspelt_file_of_a_reward_is_answered_with_how_a_file_is_named(tmp_path, monkeypatch, capsys, word):
+    from posttrain.cli import main
+
+    monkeypatch.chdir(tmp_path)
+    plugin(tmp_path, file="my.py")
+    assert main(["train", "grpo", f"reward={word}:score"]) == 2
+    said = capsys.readouterr().err
+    assert f"plugin `{word}`: there is no module of this name. Did you mean `my.py`?" in said
+    assert "reward=FILE.py:FUNCTION" in said
+    assert len(said.splitlines()) == 1

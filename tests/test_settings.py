@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from posttrain.assembly import assemble
 from posttrain.overrides import ELSEWHERE, parse_overrides, parse_seeds
-from posttrain.registry import ConfigError, algorithms
+from posttrain.registry import ConfigError, algorithms, policies
 from posttrain.settings import KEYS, TrainConfig, config_folder, load, resolve
 
 SHIPPED = sorted(path for path in config_folder().rglob("l1*.yaml") if path.parent.name in algorithms)
@@ -257,6 +257,12 @@ def test_seeds_that_mean_nothing_are_refused_with_what_to_write(text, found):
         (["algorithm.clp=0.1"], ["algorithm.clp:", "`sparse-opd`", "Did you mean `clip`?"]),
         (["algorithm.select.rul=all"], ["algorithm.select.rul:", "Did you mean `rule`?"]),
         (["evaluation.acuracy=exact"], ["evaluation.acuracy:", "Did you mean `accuracy`?"]),
+        (["policy.modle=X"], ["policy.modle:", "Did you mean `policy.model`? It implies tier l3"]),
+        (["policy.temprature=2"], ["policy.temprature:", "Did you mean `policy.temperature`?"]),
+        (["policy.max_new_tokens=8"], ["policy.max_new_tokens:", "Write policy.max_completion_tokens=VALUE"]),
+        (["policy.max_completion_length=8"], ["Write policy.max_completion_tokens=VALUE"]),
+        (["policy.zzz=8"], ["policy.zzz:", "no policy has such a setting", "temperature"]),
+        (["policy.top_p=0.9"], ["policy.top_p:", "whole distribution"]),
         (["tune.sed=1"], ["tune.sed:", "Did you mean `seeds`?"]),
         (["nothing=1"], ["nothing:", "no such setting", "learning_rate"]),
         (["steps=2", "steps=3"], ["steps:", "given twice", "2", "3", "Give it once"]),
@@ -409,6 +415,20 @@ def test_our_words_for_options_of_algorithms_exist():
     ours = [word.split(".")[1] for word in ELSEWHERE.values() if word.startswith("algorithm.")]
     assert ours
     assert set(ours) <= options
+
+
+def test_our_words_for_options_of_a_language_model_exist():
+    options = {f.name for f in fields(policies.get("causal_lm"))}
+    ours = {word.split(".")[1] for word in ELSEWHERE.values() if word.startswith("policy.")}
+    assert ours == {"max_completion_tokens", "max_prompt_tokens"}
+    assert ours <= options
+
+
+def test_a_misspelt_option_of_a_policy_is_found_before_its_tier_is_inferred(capsys):
+    from posttrain.cli import main
+
+    assert main(["train", "grpo", "policy.modle=X", "dataset=rows.jsonl"]) == 2
+    assert "policy.modle: no policy has such a setting. Did you mean `policy.model`?" in capsys.readouterr().err
 
 
 def test_a_setting_written_as_a_flag_is_answered_with_the_word():

@@ -1,7 +1,8 @@
 """Numbers of an evaluation, worked out from its items: once when it is made, and again whenever it is verified.
 
-An item is right where its score is 1 or more. What could not be judged is counted apart and is not right, as in the
-accuracy of a training run. Items of two evaluations are paired by their id, never by their order.
+An item is right where its score is 1 or more. What could not be judged is counted apart and is not right. A training
+run's accuracy is the mean score instead, breakdowns left out: the same number where every score is 0 or 1 and no
+judging broke down (docs/adr/0008). Items of two evaluations are paired by their id, never by their order.
 """
 
 from collections import Counter

@@ -264,8 +264,11 @@ class CausalLMPolicy(torch.nn.Module):
 
     def save(self, folder: Path) -> None:
         """A folder that `AutoModelForCausalLM.from_pretrained` loads: adapters are merged into the weights."""
+        from transformers.utils import logging
+
         adapters = any("lora_" in name for name, _ in self.model.named_parameters())
         model = merged(copy.deepcopy(self.model)) if adapters else self.model
+        logging.disable_progress_bar()
         model.save_pretrained(folder)
         self.encoder.tokenizer.save_pretrained(folder)
 

@@ -112,7 +112,11 @@ def _require_pair(a: Finished, b: Finished) -> None:
     )
     if sorted(one["seeds"]) != sorted(other["seeds"]):
         found = f"{seeds(sorted(one['seeds']))} and {seeds(sorted(other['seeds']))}"
-        raise Refused(f"{names} have other seeds: {found}. Needed: both under the same: {again} seeds=...")
+        data = sorted({run["dataset"] for value in (one, other) for run in value["runs"]})
+        # Other seeds alone make other fingerprints, so that only other names are known to be other data.
+        more = f", and other data: {' and '.join(data)}" if len(data) > 1 else ""
+        needed = "the same seeds and data" if more else "the same"
+        raise Refused(f"{names} have other seeds: {found}{more}. Needed: both under {needed}: {again} seeds=...")
     if one["provenance"]["dataset_fingerprint"] != other["provenance"]["dataset_fingerprint"]:
         data = [f"{v['runs'][0]['dataset']} {v['provenance']['dataset_fingerprint'][:17]}" for v in (one, other)]
         raise Refused(f"{names} saw other data: {data[0]}, {data[1]}. Needed: both on the same problems: {again}")

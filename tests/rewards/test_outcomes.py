@@ -7,18 +7,19 @@ import pytest
 import torch
 
 from posttrain import settings
+from posttrain.artifacts.evaluations import Completion, Item, measured
 from posttrain.assembly import assemble
 from posttrain.batch import Batch, Failure, Problem, Rewards, Rollouts, Signals, concatenate_rewards
 from posttrain.functional.advantages import group_zscore
 from posttrain.judging import FailureWatch, count_outcomes, judge
 from posttrain.ranks import Ranks
-from posttrain.registry import ConfigError
-from posttrain.rewards.base import RewardError, Verdict
+from posttrain.registry import ConfigError, rewards
+from posttrain.rewards.base import RewardError, Verdict, outcomes
 from posttrain.rewards.exact import Exact
 from posttrain.rewards.numeric import Numeric
 from posttrain.rewards.weighted import Sum
 from posttrain.shares import shares
-from posttrain.tracking import Averages, accuracy_of, track_step
+from posttrain.tracking import Averages, Evaluator, accuracy_of, track_step
 
 ERROR, TIMEOUT, UNSCORED = Failure("down", "error"), Failure("late", "timeout"), Failure("nothing to say")
 
@@ -159,6 +160,49 @@ def test_right_wrong_missing_unscored_error_and_timeout_are_six_states():
     assert found.values[found.valid].tolist() == [1.0, 0.0, 0.0]
     assert count_outcomes(found) == {"unscored": 5, "unscored_error": 1, "unscored_timeout": 2, "no_answer": 1}
     assert (~found.judged).sum() == 3
+
+
+UNREADABLE = ["", " ", "I do not know.", "\\boxed{", "####", "1;2;x", "\u0000", "9" * 2000, "((((", "\\frac{1}{0}"]
+
+
+@pytest.mark.parametrize("text", UNREADABLE)
+@pytest.mark.parametrize("name", ["exact", "positions", "last_step", "numeric", "maths", "coin"])
+def test_what_the_model_wrote_is_never_a_failure(name, text):
+    problem = Problem("p", "1 and 1?", "12")
+    reward = rewards.get(name)()
+    found = outcomes(reward, [problem], [text])[0]
+    value = found.value if isinstance(found, Verdict) else found
+    assert value == 0.0 or name == "coin"
+    assert not isinstance(value, Failure)
+
+
+def test_accuracy_in_training_and_in_an_evaluation_agree_where_scores_are_0_or_1_and_nothing_broke_down():
+    def both(*says):
+        found = judged(F1(says), 1, len(says))
+        scores = [value if ok else None for value, ok in zip(found.values[0].tolist(), found.valid[0], strict=True)]
+        items = [Item(0, str(i), "", "", Completion(score, 1, False)) for i, score in enumerate(scores)]
+        return accuracy_of(found), measured(items, ())["greedy"]["accuracy"]
+
+    assert both(1.0, 0.0, Verdict(0.0, False), UNSCORED, 1.0) == (0.4, 0.4)
+    assert both(1.0, 0.5, 0.0, 0.5) == (0.5, 0.25)  # partial scores: a mean there, right or not here
+    assert both(1.0, TIMEOUT, 0.0, 1.0) == (2 / 3, 0.5)  # a breakdown: left out there, in the denominator here
+
+
+def test_a_held_out_evaluation_has_a_watch_of_its_own_that_may_not_be_left_out():
+    """Two breakdowns of 100 answers stop it, one does not."""
+    drawn = settings.load("grpo").dataset.build(0)
+    problems = (drawn.train * 2)[:100]
+    policy = assemble(settings.load("grpo"), 0).policy
+
+    def measure(*broken):
+        asked = iter(range(len(problems)))
+        return Evaluator(problems, lambda problem, text: ERROR if next(asked) in broken else 1.0, Exact())(
+            policy, policy, None
+        )
+
+    assert measure(3)["accuracy"] == 1.0
+    with pytest.raises(RewardError, match="2 of the last 100 samples could not be judged"):
+        measure(3, 50)
 
 
 def test_a_reward_that_looks_for_no_answer_counts_none_missing():
