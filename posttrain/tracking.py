@@ -139,8 +139,8 @@ class Evaluator:
 def accuracy_of(rewards: Rewards) -> float:
     """The mean score: the share of right answers where scores are 0 or 1. Unscored answers are not right.
 
-    Where none has a score, nothing is known. What the machinery failed to judge is neither right nor wrong and left out.
-    An evaluation (`posttrain eval`) counts items instead, right from a score of 1 on, breakdowns among the others.
+    Where none has a score, nothing is known. What the machinery failed to judge is neither right nor wrong: it is left
+    out. An evaluation (`posttrain eval`) counts items instead, right from a score of 1 on, of all there are.
     """
     return _mean(rewards.values[rewards.judged].tolist() if rewards.valid.any() else [])
 

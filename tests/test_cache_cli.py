@@ -107,6 +107,21 @@ def test_so_it_is_for_a_language_model(tmp_path, tiny_folder, words, capsys):
     assert runs[0][0]["training"]["teacher_prefill_calls"] == runs[0][0]["training"]["teacher_cache_entries"] == 6
 
 
+def test_damage_of_a_store_is_one_number_in_one_place_and_a_line_of_the_run(tmp_path, capsys):
+    store = tmp_path / "store"
+    built(capsys, store)
+    words = ["train", "lightning-opd", *SMALL, f"teacher.store={store}"]
+    assert run(*words, "--output", str(tmp_path / "sound")) == 0
+    assert "damaged" not in capsys.readouterr().err
+    for path in entries_in(store)[:4]:
+        path.write_bytes(path.read_bytes()[:-1] + b"?")
+    assert run(*words, "--output", str(tmp_path / "damaged")) == 0
+    assert "4 damaged entries found in the teacher's store; none was used" in capsys.readouterr().err
+    counters = read(tmp_path / "damaged", "execution.json")["execution"]["counters"]
+    assert {name: value for name, value in counters.items() if "corrupt" in name} == {"teacher_store_corrupt": 4}
+    assert (tmp_path / "damaged/artifact.json").read_bytes() == (tmp_path / "sound/artifact.json").read_bytes()
+
+
 def test_data_rows_are_known_before(tmp_path, capsys):
     """GKD on data rows and the teacher's two best ids: the entries have a support, whose mass is said."""
     store = tmp_path / "store"

@@ -445,8 +445,16 @@ def test_what_is_no_model_is_said_to_be_none(finished, run, capsys):
     assert "`empty` has no config.json" in said(capsys, "eval", "empty", "--dataset", "steps", code=2)
     shutil.copytree(run, "killed")
     Path("killed/execution.json").unlink()
-    assert "the run killed is incomplete" in said(capsys, "eval", "killed", code=2)
+    message = said(capsys, "eval", "killed", code=2)
+    assert "the run killed is incomplete" in message
+    assert "is done (killed/model/seed-3, killed/model/seed-4), or go on with it" in message
+    assert Path("killed/model/seed-3").is_dir()
+    shutil.rmtree("killed/model/seed-3")
+    assert "is done (killed/model/seed-4), or" in said(capsys, "eval", "killed", code=2)
     shutil.rmtree("killed/model")
+    message = said(capsys, "eval", "killed", code=2)
+    assert "No seed of it is done yet: go on with it: its own command with --output killed --resume auto." in message
+    assert "seed-" not in message
     shutil.copy(run / "execution.json", "killed")
     assert "has no model folder" in said(capsys, "eval", "killed", code=2)
 

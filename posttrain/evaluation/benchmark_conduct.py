@@ -29,6 +29,7 @@ from posttrain.evaluation.answering import Cost, answer, require_gradable
 from posttrain.evaluation.benchmark import Benchmark, problems_of, prompt_digest
 from posttrain.evaluation.benchmark_records import Model
 from posttrain.evaluation.checkpoints import Subject
+from posttrain.evaluation.disk import disk_is_full, full_disk
 from posttrain.policies.causal_lm import CausalLMPolicy
 from posttrain.policies.lm_loading import Lora
 from posttrain.registry import ConfigError, Plugin
@@ -111,7 +112,12 @@ class _Session:
         with exclusive(folder, plan["plan_sha256"]):
             if any(path.name != LOCK for path in folder.iterdir()):
                 raise ConfigError(f"--output: {folder} is not empty any more: another evaluation ended there.")
-            return self._measure(folder, plan, models, rivals, stored)
+            try:
+                return self._measure(folder, plan, models, rivals, stored)
+            except Exception as error:
+                if not disk_is_full(error):
+                    raise
+                raise OSError(full_disk(folder, "remove the folder and evaluate again")) from error
 
     def _measure(
         self, folder: Path, plan: dict[str, Any], models: list[Model], rivals: list[Model], stored: Answers | None

@@ -22,6 +22,7 @@ from posttrain.assembly import assemble
 from posttrain.checkpoint import Broken, read_sealed, write_sealed
 from posttrain.evaluation import records
 from posttrain.evaluation.card import model_card
+from posttrain.evaluation.disk import disk_is_full, full_disk
 from posttrain.evaluation.experiment import Arm, Experiment, vary
 from posttrain.evaluation.folders import Finished, check_folder, configuration, default_folder, place_of, sweep
 from posttrain.evaluation.saving import FOLDER
@@ -76,6 +77,10 @@ def conduct(
     try:
         with _held(folder, experiment, ranks), stopping.listening():
             return session.run()
+    except Exception as error:
+        if not disk_is_full(error):
+            raise
+        raise OSError(full_disk(folder, "go on with the same command and --resume auto")) from error
     except stopping.Stopped:
         raise stopping.Stopped(f"Go on with --output {folder} --resume auto.") from None
     except KeyboardInterrupt:
@@ -276,6 +281,13 @@ class _Session:
         for folder in sorted((place / "model").glob("seed-*")):
             card = model_card(artifact, arm.config, int(folder.name.removeprefix("seed-")))
             documents.write_atomically(folder / "README.md", card.encode())
+        damaged = sum(part.found.get("teacher_store_corrupt", 0) for part in done)
+        if damaged:
+            print(
+                f"posttrain: {arm.name}: {damaged} damaged entries found in the teacher's store; none was used, each "
+                "was made again or left out (teacher.on_miss)",
+                file=sys.stderr,
+            )
         record = manifest.execution_document(self._execution(arm, done))
         documents.write_atomically(place / "execution.json", documents.dumps(record))
 
@@ -291,6 +303,8 @@ class _Session:
         costs = {kind: _over_seeds(kind, [part.phases.get(kind, {}) for part in done]) for kind in PHASE_COSTS}
         counters = [part.run["training"] for part in done]
         counted = [key for key, value in counters[0].items() if isinstance(value, int) and key.endswith(_COUNTERS)]
+        if done[0].found:
+            counted.remove("corrupt_cache_entries")  # among the store's own counts, with those damaged before the run
         shipped = [] if source is None else [{"path": source.name, "sha256": file_digest(source)}]
         return {
             "method": arm.name,

@@ -25,6 +25,7 @@ from posttrain.policies.base import Divergence, Expectations, Policy, States
 from posttrain.policies.lm_encoding import Encoder, Template
 from posttrain.policies.lm_files import load
 from posttrain.policies.lm_head import Question, answer, top_support
+from posttrain.policies.lm_intact import require_intact
 from posttrain.policies.lm_loading import (
     COMPLETION,
     Lora,
@@ -76,6 +77,7 @@ class CausalLM:
         """The policy of the loaded model; prompts over the limit are found here, before anything is trained."""
         if weights:
             raise ConfigError("policy.start: weights of a dataset fit no language model. Write policy.start=null.")
+        require_intact(self.model)
         model, tokenizer = load(self.model, self.dtype, self.attn_implementation, self.trust_remote_code)
         return CausalLMPolicy(self, model, tokenizer, problems, critic)
 

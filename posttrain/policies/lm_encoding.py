@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 from posttrain.batch import Problem
 from posttrain.registry import ConfigError
@@ -31,6 +31,8 @@ class Template:
     enable_thinking: bool | None = None
     reasoning_effort: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)  # any other, such as options.date_string="1 May 2026"
+    # A row's text that spells a special token, such as </s>: an error, or that token, as in prompts rendered elsewhere.
+    special_text: Literal["refuse", "tokens"] = "refuse"
 
     def __post_init__(self) -> None:
         for name in self.options:
@@ -48,7 +50,8 @@ class Encoder:
     """A tokenizer with the rules that make prompts and data rows of problems.
 
     A problem with `meta["messages"]` is rendered by the chat template, which alone decides about special tokens. A
-    plain prompt gets the tokenizer's beginning token, once. Ends are told by `eos`, never by a pad id.
+    plain prompt gets the tokenizer's beginning token, once. Ends are told by `eos`, never by a pad id. What a row says
+    is text: where it spells a special token it is refused, or read as that token if the template's options ask for it.
     """
 
     tokenizer: Any
@@ -60,6 +63,8 @@ class Encoder:
     def prompt(self, problem: Problem) -> list[int]:
         """The prompt's ids; empty or over the limit is a ConfigError, nothing is cut."""
         messages = self._messages(problem)
+        texts = [problem.prompt] if messages is None else [message["content"] for message in messages]
+        self._refuse_special("the prompt", problem, texts, begins=messages is None)
         ids = self._plain(problem.prompt) if messages is None else self._ids(self._render(problem, messages, True))
         if not ids:
             raise ConfigError(f"dataset: the prompt of problem `{problem.id}` has no tokens. Give it some text.")
@@ -73,6 +78,7 @@ class Encoder:
     def response(self, problem: Problem, row: int) -> tuple[list[int], bool]:
         """Ids of the problem's data row `row` with its end token, and whether the limit cut it short."""
         text, messages = problem.responses[row], self._messages(problem)
+        self._refuse_special(f"response {row}", problem, [text])
         ids = [*self._ids(text), *self._end] if messages is None else self._answer(problem, row, messages, text)
         return ids[: self.max_completion_tokens], len(ids) > self.max_completion_tokens
 
@@ -105,6 +111,25 @@ class Encoder:
         """What ends a data row: the tokenizer's end token or, where it has none, the lowest of `eos`."""
         own = self.tokenizer.eos_token_id
         return sorted(self.eos)[:1] if own is None else [own]
+
+    @cached_property
+    def _special(self) -> re.Pattern[str]:
+        """Every text that the tokenizer reads as a special token; none where there is no such token."""
+        added = self.tokenizer.added_tokens_decoder.values()
+        known = {*self.tokenizer.all_special_tokens, *(token.content for token in added if token.special)}
+        return re.compile("|".join(map(re.escape, sorted(known, key=len, reverse=True))) or "(?!)")
+
+    def _refuse_special(self, what: str, problem: Problem, texts: Sequence[str], begins: bool = False) -> None:
+        """Refuses texts that spell a special token; the beginning token may stand where a plain prompt begins."""
+        start = self.tokenizer.bos_token
+        for text in texts if self.template.special_text == "refuse" else ():
+            found = self._special.search(text.removeprefix(start) if begins and start else text)
+            if found:
+                raise ConfigError(
+                    f"dataset: {what} of problem `{problem.id}` holds the text {found[0]!r}, which the tokenizer of "
+                    "policy.model reads as a special token and not as text. Take it out of the row, or write "
+                    "policy.template.special_text=tokens if these tokens are meant (a prompt rendered elsewhere)."
+                )
 
     def _ids(self, text: str) -> list[int]:
         return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])

@@ -353,7 +353,7 @@ def remote_code(path):
 SPOILT = {
     "no config": (lambda path: (path / "config.json").unlink(), "has no config.json"),
     "no weights": (lambda path: (path / "model.safetensors").unlink(), "has no weights"),
-    "truncated": (cut_in_half, "cannot be loaded"),
+    "truncated": (cut_in_half, "is damaged or cut short .* Copy it again"),
     "a weight lost": (lose_a_weight, r"lacks 1 of its weights \(model.layers.0.mlp.up_proj.weight\)"),
     "a pickle": (pickle_instead, "only pytorch_model.bin, a pickle"),
     "remote code": (remote_code, "config.json` asks to run code"),

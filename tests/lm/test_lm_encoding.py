@@ -288,3 +288,49 @@ def test_br_06_what_is_cut_at_the_limit_is_truncated_and_what_ends_there_is_not(
     rows = policy(max_completion_tokens=5).respond(given, 0, 0)
     assert rows.mask.int().tolist() == [[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]]
     assert rows.truncated.tolist() == [False, True]
+
+
+SPECIAL = ["<eos>", "<bos>", "<pad>", "<u>", "</u>", "<a>"]
+
+
+@pytest.mark.parametrize("token", SPECIAL)
+@pytest.mark.parametrize("place", ["prompt", "message", "response", "answer"])
+def test_text_that_spells_a_special_token_is_refused_by_row_and_never_becomes_that_token(token, place):
+    """In a plain prompt, in a turn of a conversation, in a completion to imitate and in an assistant's turn."""
+    text = f"w1 {token} w2"
+    if place in ("prompt", "response"):
+        row = Problem("rows.jsonl:7", text if place == "prompt" else "w1", "", responses=(text,))
+        encoder = policy().encoder
+    else:
+        turn = [{"role": "user", "content": text if place == "message" else "w1"}]
+        row = Problem("rows.jsonl:7", "", "", responses=(text,), meta={"messages": turn})
+        encoder = chat()[0].encoder
+    with pytest.raises(
+        ConfigError, match=rf"of problem `rows\.jsonl:7` holds the text '{token}', .*special_text=token"
+    ):
+        encoder.prompt(row) if place in ("prompt", "message") else encoder.response(row, 0)
+
+
+def test_a_template_writes_its_own_special_tokens_and_a_plain_prompt_may_begin_with_its_beginning():
+    made, problem = chat()
+    assert made.encoder.prompt(problem) == ids("<bos> <u> w1 w2 </u> <a>")
+    assert policy().encoder.prompt(Problem("p", "<bos> w1", "")) == ids("<bos> w1")
+    with pytest.raises(ConfigError, match="holds the text '<bos>'"):
+        policy().encoder.prompt(Problem("p", "<bos> w1 <bos>", ""))
+
+
+def test_special_tokens_in_a_text_are_tokens_where_that_is_asked_for():
+    encoder = replace(policy().encoder, template=Template(special_text="tokens"))
+    rendered = Problem("p", "<bos> <u> w1 </u> <a>", "", responses=("w2 <eos>",))
+    assert encoder.prompt(rendered) == ids("<bos> <u> w1 </u> <a>")
+    assert encoder.response(rendered, 0)[0] == ids("w2 <eos> <eos>")
+
+
+def test_without_special_tokens_every_text_is_text():
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    made = Tokenizer(models.WordLevel({"x": 0, "<eos>": 1}, unk_token="x"))
+    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    encoder = replace(policy().encoder, tokenizer=PreTrainedTokenizerFast(tokenizer_object=made))
+    assert encoder.prompt(Problem("p", "x <eos>", "")) == [0, 1]

@@ -51,7 +51,13 @@ def test_the_command_writes_numbers_and_figure_and_prints_every_part(runs, tmp_p
         (
             "grpo",
             "solo",
-            r"other seeds: 42-47 and 42-44\. Needed: both under the same: posttrain compare grpo sparse-opd",
+            r"other seeds: 42-47 and 42-44, and other data: arithmetic-smoke and decisions\. Needed: both under the same "
+            r"seeds and data: posttrain compare grpo sparse-opd",
+        ),
+        (
+            "solo",
+            "study",
+            r"other seeds: 42-44 and 42-47, and other data: arithmetic-smoke and preferences\. Needed: bo",
         ),
         ("grpo", "study", r"saw other data: decisions sha256:\w+, preferences .*Needed: both on the same problems"),
         ("grpo", "grpo", "names one method twice"),
@@ -60,6 +66,17 @@ def test_the_command_writes_numbers_and_figure_and_prints_every_part(runs, tmp_p
 def test_other_data_seeds_or_the_same_method_are_refused_with_what_is_needed(runs, first, second, reason):
     with pytest.raises(Refused, match=reason):
         compare_files([getattr(runs, first), getattr(runs, second)], verify)
+
+
+def test_other_seeds_alone_are_not_said_to_be_other_data(tmp_path):
+    made = [
+        make(tmp_path / name, "train", name, "steps=2", f"seeds={seeds}")
+        for name, seeds in (("grpo", "1,2"), ("rloo", "3,4"))
+    ]
+    with pytest.raises(
+        Refused, match=r"other seeds: 1, 2 and 3, 4\. Needed: both under the same: posttrain compare grpo"
+    ):
+        compare_files(made, verify)
 
 
 def test_another_plan_is_refused(runs, tmp_path):
