@@ -14,7 +14,9 @@ import torch
 from posttrain import tiny
 from posttrain.artifacts.digests import bytes_digest, content_digest, sealed
 from posttrain.artifacts.documents import dumps, read
+from posttrain.artifacts.eval_verify import read_answers
 from posttrain.artifacts.evaluations import measured, read_items
+from posttrain.artifacts.evidence import read_document
 from posttrain.artifacts.verify import verify
 from posttrain.cli import main
 from posttrain.evaluation.records import regenerate
@@ -354,6 +356,21 @@ def test_resealed_outcomes_of_an_item_change_the_numbers(copied):
     (copied / "items.jsonl").write_text("".join([json.dumps(value) + "\n", *lines[1:]]))
     reseal(copied, artifact)
     assert set(failures(copied)) == {"results", "comparison"}
+
+
+def test_items_of_another_digest_are_not_believed_even_where_they_give_the_same_numbers(copied):
+    """Another text of the same length and another size: neither changes an outcome."""
+    document, _ = read_document(copied / "artifact.json", "eval-v1", "artifact")
+    assert read_answers(document).problems == ()
+    path = copied / "items.jsonl"
+    written = path.read_text()
+    lines = [json.loads(line) for line in written.splitlines()]
+    lines[0]["greedy"]["text"] = lines[0]["greedy"]["text"][::-1] + "#"
+    for changed in ("\n".join(map(json.dumps, lines)) + "\n", written.replace('"text": "', '"text":  "', 1)):
+        path.write_text(changed)
+        assert read_answers(document).problems == ("items.jsonl does not have the recorded digest and size",)
+    path.write_text(written)
+    assert read_answers(document).problems == ()
 
 
 def test_the_other_evaluation_may_not_be_exchanged(copied):

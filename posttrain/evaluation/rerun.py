@@ -94,7 +94,7 @@ def _runs(
     began, longest = time.monotonic(), 0.0
     for i, seed in enumerate(artifact["seeds"]):
         started = time.monotonic()
-        if i and (not whole or started - began + longest > budget):
+        if i and started - began + longest > budget:
             yield seed, None, None
             continue
         with tempfile.TemporaryDirectory() as scratch:
@@ -102,7 +102,7 @@ def _runs(
             if whole:
                 yield seed, plain(perform(unit).run), None
             else:
-                yield seed, *_beginning(unit, budget)
+                yield seed, *_beginning(unit, budget - (started - began))
         longest = max(longest, time.monotonic() - started)
 
 

@@ -184,19 +184,20 @@ class CausalLMPolicy(torch.nn.Module):
     @torch.no_grad()
     def targets(self, rollouts: Rollouts, where: Tensor, top_k: int | None = None) -> Targets:
         """Log-probs at `where`, optionally of the top k and the sampled token (see `Policy.targets`)."""
+        where = where & rollouts.mask  # nobody speaks of padding
         if top_k is None:
             scores = self.score(rollouts, where)
             return Targets(scores.logprobs, where, entropy=scores.entropy)
 
         def part(rows: slice) -> Targets:
-            here = where[rows] & rollouts.mask[rows]
+            here = where[rows]
             hidden = self._hidden(rollouts, rows, here)
             ids = rollouts.completion_ids[rows][here].to(hidden.device)
             found, kept = top_support(self._head().detached(), hidden, ids, top_k)
             assert found.support_logprobs is not None
             return Targets(
                 placed(found.logprobs, here),
-                where[rows],
+                here,
                 placed(kept, here),
                 placed(found.support_logprobs, here),
                 placed(found.entropy, here),

@@ -161,3 +161,23 @@ def test_an_interval_of_clusters_needs_a_share_an_error_and_two_clusters():
             clustered_wilson(*bad)
     with pytest.raises(ValueError, match="must not be negative"):
         newcombe(1, -1, 0, 0)
+
+
+def test_with_few_clusters_the_quantile_is_students_and_not_the_normal_one():
+    """Share 1/2, error 1/4, 3 clusters: n = (1/4) / (1/16) = 4 and t = 4.302653 for 2 degrees of freedom.
+
+    z2 = 18.512821; half width = sqrt(z2 (1/16 + z2/64)) / (1 + z2/4) = 2.551887 / 5.628205 = 0.453411. The normal
+    quantile would give 0.349959.
+    """
+    found = clustered_wilson(0.5, 0.25, 3)
+    assert [found.low, found.high] == pytest.approx([0.5 - 0.453411, 0.5 + 0.453411], abs=1e-5)
+    normal = wilson(2, 4)
+    assert [normal.low, normal.high] == pytest.approx([0.5 - 0.349959, 0.5 + 0.349959], abs=1e-4)
+
+
+@given(st.integers(2, 12), st.floats(0.05, 0.95))
+def test_fewer_clusters_make_a_wider_interval_of_the_same_share_and_error(clusters, share):
+    error = math.sqrt(share * (1 - share) / 20)
+    few, more = (clustered_wilson(share, error, number) for number in (clusters, clusters + 1))
+    assert few.low < more.low
+    assert more.high < few.high

@@ -85,6 +85,21 @@ def test_numbers_stand_at_the_places_asked_for_and_are_zero_elsewhere():
     assert not made.score(rollouts, torch.zeros_like(where)).logprobs.any()
 
 
+def test_nothing_is_said_of_padding_even_where_it_is_asked_about():
+    made = policy(critic=True)
+    rollouts = drawn(made)
+    assert not rollouts.mask.all()
+    everywhere = torch.ones_like(rollouts.mask)
+    states = made.states(rollouts)
+    for where in (everywhere, rollouts.mask):
+        score = made.score(rollouts, where, divergence=Divergence("reverse_kl"), against=states, values=True)
+        for name in ("logprobs", "entropy", "divergence", "values"):
+            assert not getattr(score, name)[~rollouts.mask].any(), name
+    asked, told = (made.targets(rollouts, where, 3) for where in (everywhere, rollouts.mask))
+    assert torch.equal(asked.mask, told.mask)
+    assert torch.equal(asked.logprobs, told.logprobs)
+
+
 def test_rows_in_parts_are_the_rows_at_once():
     made = policy("gpt2")
     rollouts = drawn(made)

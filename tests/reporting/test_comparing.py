@@ -51,8 +51,8 @@ def test_the_command_writes_numbers_and_figure_and_prints_every_part(runs, tmp_p
         (
             "grpo",
             "solo",
-            r"other seeds: 42-47 and 42-44, and other data: arithmetic-smoke and decisions\. Needed: both under the same "
-            r"seeds and data: posttrain compare grpo sparse-opd",
+            r"other seeds: 42-47 and 42-44, and other data: arithmetic-smoke and decisions\. Needed: both under the "
+            r"same seeds and data: posttrain compare grpo sparse-opd",
         ),
         (
             "solo",
@@ -74,7 +74,7 @@ def test_other_seeds_alone_are_not_said_to_be_other_data(tmp_path):
         for name, seeds in (("grpo", "1,2"), ("rloo", "3,4"))
     ]
     with pytest.raises(
-        Refused, match=r"other seeds: 1, 2 and 3, 4\. Needed: both under the same: posttrain compare grpo"
+        Refused, match=r"other seeds: 1-2 and 3-4\. Needed: both under the same: posttrain compare grpo"
     ):
         compare_files(made, verify)
 

@@ -182,6 +182,23 @@ def test_a_longer_tier_is_run_up_to_the_budget_and_compared_with_its_history(run
     assert any("seed 42 was run again up to step 1 only" in item for item in report.not_checked)
 
 
+def test_a_longer_tier_that_the_budget_holds_is_run_whole_and_nothing_is_said_to_be_left_out(runs, monkeypatch):
+    monkeypatch.setattr("posttrain.evaluation.rerun.WHOLE_SEEDS", ())
+    report, (check,) = third(runs.solo, budget=1e6)
+    assert check.message.startswith("3 of 3 seeds give what is recorded")
+    assert not any(item.startswith("V3") for item in report.not_checked)
+
+
+def test_what_a_run_measured_after_its_last_step_is_said_to_be_left_out_of_a_longer_tiers_rerun(runs, monkeypatch):
+    monkeypatch.setattr("posttrain.evaluation.rerun.WHOLE_SEEDS", ())
+    report, _ = third(runs.study, budget=1e6)
+    said = [item for item in report.not_checked if item.startswith("V3")]
+    assert said == [
+        f"V3: every step of seed {seed} was run again, what was measured after the last was not"
+        for seed in range(42, 48)
+    ]
+
+
 def test_the_command_reports_the_level(runs):
     code, said = command("verify", str(runs.solo), "--rerun", "--budget", "30", "--json")
     assert code == 0

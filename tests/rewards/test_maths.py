@@ -2,6 +2,8 @@ r"""`maths`: symbolic equality that accepts nothing wrong, and a deadline that h
 
 import math
 import os
+import resource
+import signal
 import subprocess
 import sys
 import threading
@@ -229,3 +231,38 @@ def test_without_math_verify_the_error_says_what_to_install(monkeypatch):
 def test_pieces_of_numbers_do_not_fuse(gold, text):
     found = Maths()(Problem("0", "", gold), text)
     assert not (isinstance(found, Verdict) and found.value == 1.0)
+
+
+def test_the_kernel_ends_a_worker_that_works_on_after_its_time():
+    """Whether or not anybody waits: a second and one more of processor time, here about two on the clock."""
+    code = "from posttrain.rewards.symbolic import _limit_time\n_limit_time(1)\nwhile True:\n    pass"
+    began = time.monotonic()
+    ended = subprocess.run([sys.executable, "-c", code], timeout=60, check=False)
+    assert ended.returncode == -signal.SIGXCPU
+    assert time.monotonic() - began > 1
+
+
+def test_every_question_begins_with_a_limit_of_its_own_and_the_used_time_is_not_counted():
+    worker = Worker("posttrain.rewards.symbolic", "3")
+    worker.ask(["x+1", "1+x", 0.0], 60)
+    assert worker.process is not None
+    pid = worker.process.pid
+    soft, _ = resource.prlimit(pid, resource.RLIMIT_CPU)
+    with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
+        ticks = sum(map(int, file.read().rpartition(")")[2].split()[11:13]))
+    used = ticks / os.sysconf("SC_CLK_TCK")
+    assert used < soft <= used + 3 + 1
+    worker.end()
+
+
+def test_a_worker_that_is_late_is_killed_at_once_and_leaves_no_process():
+    worker = program("import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('0', flush=True)\n"
+                     "input()\ntime.sleep(600)")  # fmt: skip
+    worker._start()
+    process = worker.process
+    assert process is not None
+    with pytest.raises(Late):
+        worker.ask(1, 0.2)
+    assert process.returncode == -signal.SIGKILL
+    assert worker.process is None
+    assert not _runs(process.pid)
