@@ -77,14 +77,14 @@ def conduct(
     try:
         with _held(folder, experiment, ranks), stopping.listening():
             return session.run()
-    except Exception as error:
-        if not disk_is_full(error):
-            raise
-        raise OSError(full_disk(folder, "go on with the same command and --resume auto")) from error
     except stopping.Stopped:
         raise stopping.Stopped(f"Go on with --output {folder} --resume auto.") from None
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"{folder} is incomplete. Go on with --output {folder} --resume auto.") from None
+    except Exception as error:
+        if not disk_is_full(error):
+            raise
+        raise OSError(full_disk(folder, "go on with the same command and --resume auto")) from error
 
 
 @contextmanager
