@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from posttrain.batch import ProblemSet
+from posttrain.batch import Problem, ProblemSet
 from posttrain.data.rows import USUAL
 from posttrain.data.splits import RowOptions, chosen_are_answers
 from posttrain.policies.base import Policy
@@ -164,15 +164,23 @@ def _check_columns(config: TrainConfig, rows: set[int]) -> None:
         )
 
 
+def refuse_chosen_answers(
+    dataset: Any, reward: Any, resolved: Mapping[str, Any] | None, problems: Sequence[Problem]
+) -> None:
+    """Pairs without a column of answers have none that a reward could compare with: their chosen text is not one."""
+    if not getattr(reward, "reads_answer", False) or not isinstance(dataset, RowOptions) or resolved is None:
+        return
+    if chosen_are_answers(dataset, problems):
+        raise ConfigError(
+            "dataset.columns.answer: the rows are pairs (chosen, rejected) and have no column of answers, which reward "
+            f"`{resolved['name']}` compares with. Name one with dataset.columns.answer=NAME, or train on the pairs "
+            "themselves: posttrain train dpo."
+        )
+
+
 def _check_answers(config: TrainConfig, drawn: ProblemSet) -> None:
     """What compares with an answer needs one. `exact` measures 0 without; nothing can be trained on that."""
-    reads = getattr(config.reward, "reads_answer", False)
-    if reads and isinstance(config.dataset, RowOptions) and chosen_are_answers(config.dataset, drawn.train):
-        raise ConfigError(
-            f"dataset.columns.answer: `{config.names['dataset']}` has pairs (chosen, rejected) and no column of "
-            f"answers, which reward `{config.names['reward']}` compares with. Name one with "
-            "dataset.columns.answer=NAME, or train on the pairs themselves: posttrain train dpo."
-        )
+    refuse_chosen_answers(config.dataset, config.reward, config.resolved["reward"], drawn.train)
     judges = {"reward": (config.reward, drawn.train)}
     judges |= {
         f"evaluation.{f.name}": (getattr(config.evaluation, f.name), drawn.validation)

@@ -223,7 +223,7 @@ def test_a_sampler_that_departs_from_the_trainer_is_noticed_before_anything_is_t
         (
             "grpo",
             ["dataset=pairs.jsonl", "reward=exact", "group_size=2"],
-            "dataset.columns.answer: `files` has pairs (chosen, rejected) and no column of answers",
+            "dataset.columns.answer: the rows are pairs (chosen, rejected) and have no column of answers",
         ),
         ("sft", ["dataset=asked.jsonl"], "dataset.columns.response: `sft` trains on given completions, but rows of"),
         ("gkd", ["dataset=asked.jsonl", "teacher.model=MODEL"], "dataset.columns.response: `gkd` trains on given"),
@@ -275,3 +275,11 @@ def test_a_folder_that_is_not_there_is_said_so_first_with_near_names_and_without
     said = capsys.readouterr().err
     assert f"{'model' if verb == 'eval' else verb}: there is no folder `{word}`" in said
     assert f"Did you mean `{Path(word).parent / 'checkpoint'}`" in said
+
+
+def test_the_chosen_text_of_a_pair_is_no_answer_of_an_evaluation_either(here, checkpoint, capsys):
+    """Unless it is that of the run's own data, which the run was measured on."""
+    assert main(["eval", str(checkpoint), "--dataset", "pairs.jsonl"]) == 2
+    assert "dataset.columns.answer: the rows are pairs" in capsys.readouterr().err
+    train("dpo", checkpoint, "dataset=pairs.jsonl", "--config", "pairs.yaml")
+    assert main(["eval", "run", "--output", "own"]) == 0
