@@ -209,7 +209,7 @@ class Mine:
         (["train", "grpo", "--config", "l1-stdy"], ["--config l1-stdy", "Did you mean `l1-study`?"]),
         (["train", "grpo", "--config", "no.yaml"], ["--config: there is no file no.yaml"]),
         (["train", "grpo", "--plugin", "nowhere.py"], ["plugin `nowhere.py`: there is no such file"]),
-        (["train", "grpo", "--plugin", "nowhere_at_all"], ["plugin `nowhere_at_all` does not import"]),
+        (["train", "grpo", "--plugin", "nowhere_at_all"], ["plugin `nowhere_at_all`: there is no module of this name"]),
         (["train", "grpo", "--jobs", "0"], ["--jobs: found 0, expected at least 1"]),
         (["train", "grpo", "controls=dense"], ["controls: `dense`", "`grpo` has no `select`"]),
         # These show only when the parts meet.
