@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ def add_verbs(verbs: Any) -> None:
     added.add_argument("--idea", metavar="FILE.py", help="a file that defines `idea`; without it the track's own")
     added.add_argument("--config", metavar="FILE", help="settings in YAML")
     added.add_argument("--output", type=Path, metavar="DIR", help="the run folder (default: one under runs/)")
+    added.add_argument("--traceback", action="store_true", help="where code of yours raises, show the calls to it")
     added.add_argument("--jobs", type=int, default=1, metavar="N", help="processes; changes no number")
     add_plugin(added, "what registers further tracks")
     added = add_verb(own, "new", _new, "write a running starting point")
@@ -64,6 +66,7 @@ def _list(options: argparse.Namespace, words: list[str]) -> int:
 def _run(options: argparse.Namespace, words: list[str]) -> int:
     from posttrain.bench import display
     from posttrain.bench.conduct import FIGURE, conduct
+    from posttrain.bench.foreign import OutsideError, kept_calls
     from posttrain.bench.options import load
     from posttrain.evaluation.conduct import command_line
     from posttrain.evaluation.display import progress
@@ -73,8 +76,16 @@ def _run(options: argparse.Namespace, words: list[str]) -> int:
     if options.jobs < 1:
         raise ConfigError(f"--jobs: found {options.jobs}, expected at least 1")
     bench = load(options.track, options.idea, words, options.config, options.plugin)
-    with progress(True) as watch:
-        finished = conduct(bench, options.output, jobs=options.jobs, watch=watch, argv=command_line())
+    try:
+        with progress(True) as watch:
+            finished = conduct(bench, options.output, jobs=options.jobs, watch=watch, argv=command_line())
+    except (ConfigError, OutsideError) as error:
+        calls = kept_calls(error)
+        if calls is None:
+            raise
+        more = "" if options.traceback else " --traceback shows the calls that led there."
+        print(f"{calls if options.traceback else ''}posttrain: {error}{more}", file=sys.stderr)
+        return 2 if isinstance(error, ConfigError) else 1
     drawn = finished.folder / FIGURE
     display.show(finished.artifact, finished.path, drawn if drawn.is_file() else NO_FIGURE)
     return 0
