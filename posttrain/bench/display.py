@@ -13,6 +13,7 @@ from rich.table import Table
 from posttrain.artifacts.bench_statistics import judge
 from posttrain.artifacts.statistics import count_wins, min_attainable_p, seeds_needed
 from posttrain.artifacts.verdicts import Comparison
+from posttrain.reporting.formatting import plural
 
 WIDTH = 41  # columns of the figure
 MEANING = {
@@ -177,7 +178,7 @@ def predictions(artifact: Mapping[str, Any]) -> list[str]:
 def sentence(artifact: Mapping[str, Any], c: Comparison) -> str:
     """The verdict, from a closed list of words, and what it means."""
     verdict = str(c.verdict)
-    name = f"{artifact['track']} ({artifact['model']}), {c.n_pairs or artifact['n_seeds']} paired seeds"
+    name = f"{artifact['track']} ({artifact['model']}), {plural(c.n_pairs or artifact['n_seeds'], 'paired seed')}"
     if c.degenerate == "identical":
         return f"{name}: {verdict}; all differences are 0, so the arms may share their code."
     if verdict.startswith("insufficient"):
