@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from posttrain.assembly import pin
-from posttrain.bench.foreign import hook, own
+from posttrain.bench.foreign import described, hook, own
 from posttrain.bench.models import initialise
 from posttrain.bench.track import Cell, Result, Settings
 from posttrain.registry import ConfigError
@@ -69,7 +70,7 @@ class Training:
 
     def drawn(self, seed: int, options: Settings) -> Mapping[str, Sequence[Mapping[str, Any]]]:
         """Each example by the digest of what was drawn for it."""
-        found = own("data", self.data, seed, options).drawn
+        found = self._data(seed, options).drawn
         return {split: [{"drawn": _digest([row])} for row in rows] for split, rows in found.items()}
 
     def check(self, cell: Cell) -> None:
@@ -90,13 +91,14 @@ class Training:
         """A cell on the examples of its order, or on so many that come first in it."""
         pin()
         settings, idea = cell.settings, cell.idea
-        data = own("data", self.data, cell.seed, cell.data)
+        data = self._data(cell.seed, cell.data)
         with torch.random.fork_rng(devices=()):  # a module from outside may draw from the global generator
             torch.manual_seed(cell.seed)
-            model = initialise(own("model", self.model, settings, cell.data), _stream(cell.seed, WEIGHTS))
+            model = _given("track.model", own("model", self.model, settings, cell.data), nn.Module)
+            model = initialise(model, _stream(cell.seed, WEIGHTS))
             weights = _digest(parameter.detach().numpy() for parameter in model.parameters())
             if idea is not None and idea.model is not None:
-                model = _given("model", hook("model", idea.model, model, settings), nn.Module)
+                model = _given("idea.model", hook("model", idea.model, model, settings), nn.Module)
             order = epochs(len(data.train), int(settings["epochs"]), _stream(cell.seed, ORDER))
             shared = {"data": _digest(data.drawn.values()), "initial_weights": weights}
             shared["order"] = _digest([order.numpy()])
@@ -107,8 +109,14 @@ class Training:
             descend(model, optimizer, data.train, order, settings, self._loss(cell))
         model.eval()
         with torch.no_grad():
-            metric = float(own("evaluate", self.evaluate, model, data, settings))
-            return Result(metric, own("measure", self.measure, model, data, settings), shared)
+            metric = own("evaluate", self.evaluate, model, data, settings)
+            if not isinstance(metric, Real) and getattr(metric, "ndim", None) != 0:
+                raise ConfigError(f"track.evaluate: gave {described(metric)}, expected a float; does it return?")
+            measures = _given("track.measure", own("measure", self.measure, model, data, settings), Mapping)
+            return Result(float(metric), measures, shared)
+
+    def _data(self, seed: int, options: Settings) -> Data:
+        return _given("track.data", own("data", self.data, seed, options), Data)
 
     def _loss(self, cell: Cell) -> Loss:
         changed = None if cell.idea is None else cell.idea.loss
@@ -134,18 +142,17 @@ def epochs(count: int, number: int, stream: torch.Generator) -> Tensor:
     return torch.stack([torch.randperm(count, generator=stream) for _ in range(number)])
 
 
-def _given(hook: str, found: Any, kind: type[Kind]) -> Kind:
-    """What an idea's hook gave, if it is what the hook has to give."""
+def _given(who: str, found: Any, kind: type[Kind]) -> Kind:
+    """What a function from outside gave, if it is what that function has to give."""
     if not isinstance(found, kind):
-        raise ConfigError(
-            f"idea.{hook}: gave {type(found).__name__}, expected a torch {kind.__name__}; does it return?"
-        )
+        article = "a torch " if kind.__module__.startswith("torch") else "a "
+        raise ConfigError(f"{who}: gave {type(found).__name__}, expected {article}{kind.__name__}; does it return?")
     return found
 
 
 def _scalar(found: Any) -> Tensor:
     """An idea's loss."""
-    loss = _given("loss", found, Tensor)
+    loss = _given("idea.loss", found, Tensor)
     if loss.dim():
         raise ConfigError(f"idea.loss: gave a tensor of shape {tuple(loss.shape)}, expected a scalar; take its mean")
     if not loss.requires_grad:
@@ -155,7 +162,7 @@ def _scalar(found: Any) -> Tensor:
 
 def _reordered(given: Any, base: Tensor) -> Tensor:
     """An idea's order as a tensor, which may repeat examples but not train longer."""
-    found = torch.as_tensor(given) if isinstance(given, np.ndarray | list) else _given("order", given, Tensor)
+    found = torch.as_tensor(given) if isinstance(given, np.ndarray | list) else _given("idea.order", given, Tensor)
     if found.is_floating_point():
         raise ConfigError(f"idea.order: gave {found.dtype}, expected whole numbers of examples")
     if found.shape != base.shape or found.min() < 0 or found.max() >= base.shape[1]:
@@ -169,7 +176,7 @@ def _reordered(given: Any, base: Tensor) -> Tensor:
 def _optimizer(model: nn.Module, cell: Cell) -> torch.optim.Optimizer:
     parameters, settings = list(model.parameters()), cell.settings
     if cell.idea is not None and cell.idea.optimizer is not None:
-        return _given("optimizer", hook("optimizer", cell.idea.optimizer, parameters, settings), torch.optim.Optimizer)
+        return _given("idea.optimizer", hook("optimizer", cell.idea.optimizer, parameters, settings), torch.optim.Optimizer)
     return torch.optim.AdamW(parameters, lr=settings["lr"], weight_decay=settings.get("weight_decay", 0.0))
 
 
