@@ -7,6 +7,7 @@ one batch, each cell of both sweeps. What raises, gives something else or is set
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from posttrain.bench import foreign
@@ -95,7 +96,8 @@ def _rehearse_signature(bench: Bench, results: Mapping[str, list[Result]]) -> No
     first = {arm: results[arm][0] for arm in ARMS}
     found = Results({arm: [{"measures": result.measures}] * count for arm, result in first.items()})
     for claim in bench.idea.claims:
-        _refuse_shape(claim, _values(claim, found))
+        with _forgiving():
+            _refuse_shape(claim, called(f"idea.claims: {claim.id}", claim.values, {"results": found}))
     if not any(source.kind == "track" for source in bench.sources):
         return
     track, ideas = bench.track, {"baseline": None, "idea": bench.idea}
@@ -107,33 +109,25 @@ def _rehearse_signature(bench: Bench, results: Mapping[str, list[Result]]) -> No
             {"cfg": track.cfg(cell, bench.idea), "mean": result.metric, "std": 0.0, "per_seed": [result.metric], "n": 1}
             for cell, result in zip(track.cells(bench.idea), results["idea"], strict=False)
         ]
-        _forgiving("mechanism", track, Found(bench.evaluation_seeds, metrics, found, settings, best, sweep))
+        with _forgiving():
+            read = Found(bench.evaluation_seeds, metrics, found, settings, best, sweep)
+            foreign.own("mechanism", track.mechanism, read)
     if track.math_check is not None:
         foreign.own("math_check", track.math_check)
 
 
-def _forgiving(name: str, track: Track, found: Found) -> None:
+@contextmanager
+def _forgiving() -> Iterator[None]:
+    """One batch may leave nothing to divide by, which says nothing of a whole training."""
     try:
-        assert track.mechanism is not None
-        foreign.own(name, track.mechanism, found)
+        yield
     except OutsideError as error:
-        if not isinstance(error.__cause__, ArithmeticError | ValueError):  # one batch may leave nothing to divide by
+        if not isinstance(error.__cause__, ArithmeticError | ValueError):
             raise
-
-
-def _values(claim: Claim, found: Results) -> Any:
-    try:
-        return called(f"idea.claims: {claim.id}", claim.values, {"results": found})
-    except OutsideError as error:
-        if isinstance(error.__cause__, ArithmeticError | ValueError):  # one batch may leave nothing to divide by
-            return None
-        raise
 
 
 def _refuse_shape(claim: Claim, values: Any) -> None:
     """Refuses values of a prediction that its rule cannot read."""
-    if values is None:
-        return
     where = f"idea.claims: {claim.id}: its values gave"
     if not isinstance(values, Mapping) or not values:
         raise ConfigError(f"{where} {type(values).__name__}, expected {{name: [one number per seed]}}; does it return?")
