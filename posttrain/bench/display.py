@@ -29,9 +29,7 @@ def show(artifact: Mapping[str, Any], path: Path, drawn: Path | str | None = Non
     console = Console(highlight=False, soft_wrap=False)
     compared = comparison(artifact)
     seeds = artifact.get("protocol", {}).get("sweep_seeds")
-    console.print(
-        f"tuning: mean of each cell{f' over {listed(seeds)}' if seeds else ''}, * chosen", markup=False
-    )
+    console.print(f"tuning: mean of each cell{f' over {listed(seeds)}' if seeds else ''}, * chosen", markup=False)
     console.print(_sweeps(artifact))
     console.print(f"{artifact['track']}: per seed, {artifact['metric_direction']}", markup=False, soft_wrap=True)
     console.print(_seeds(artifact))

@@ -15,6 +15,7 @@ from posttrain.registry import ConfigError
 MOST = 6  # differences that a refusal lists
 DIGITS = 8  # of a digest
 
+
 def default_folder(bench: Bench, digest: str) -> Path:
     """A folder under `runs/` named after the plan: the incomplete one where a run was killed, else a new one."""
     base, count = f"bench-{planning.plan_name(bench)}-{digest.removeprefix('sha256:')[:DIGITS]}", 1

@@ -164,7 +164,9 @@ def described(value: Any) -> str:
         return f"{type(value).__name__} of {len(value)}" + (f", the first a {described(value[0])}" if value else "")
     if hasattr(value, "runs"):
         measures = dict.fromkeys(name for runs in value.runs.values() for run in runs for name in run["measures"])
-        return f"{type(value).__name__} of {' and '.join(value.runs)}, with the measures {', '.join(measures) or 'none'}"
+        return (
+            f"{type(value).__name__} of {' and '.join(value.runs)}, with the measures {', '.join(measures) or 'none'}"
+        )
     if inspect.isroutine(value):
         return "the track's own"
     return repr(value) if isinstance(value, int | float | str) else type(value).__name__

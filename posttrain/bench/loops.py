@@ -156,7 +156,9 @@ def _scalar(found: Any) -> Tensor:
     if loss.dim():
         raise ConfigError(f"idea.loss: gave a tensor of shape {tuple(loss.shape)}, expected a scalar; take its mean")
     if not loss.requires_grad:
-        raise ConfigError("idea.loss: gave a number that no parameter has a part in; compute it from model(batch.inputs)")
+        raise ConfigError(
+            "idea.loss: gave a number that no parameter has a part in; compute it from model(batch.inputs)"
+        )
     return loss
 
 
@@ -176,7 +178,9 @@ def _reordered(given: Any, base: Tensor) -> Tensor:
 def _optimizer(model: nn.Module, cell: Cell) -> torch.optim.Optimizer:
     parameters, settings = list(model.parameters()), cell.settings
     if cell.idea is not None and cell.idea.optimizer is not None:
-        return _given("idea.optimizer", hook("optimizer", cell.idea.optimizer, parameters, settings), torch.optim.Optimizer)
+        return _given(
+            "idea.optimizer", hook("optimizer", cell.idea.optimizer, parameters, settings), torch.optim.Optimizer
+        )
     return torch.optim.AdamW(parameters, lr=settings["lr"], weight_decay=settings.get("weight_decay", 0.0))
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from posttrain.bench import foreign
 from posttrain.bench.foreign import OutsideError, called
 from posttrain.bench.options import Bench
-from posttrain.bench.track import Cell, Found, Idea, Result, Track, tracks
+from posttrain.bench.track import Cell, Found, Result, Track, tracks
 from posttrain.evaluation.study import Claim, Results
 from posttrain.registry import ConfigError, did_you_mean
 
@@ -145,7 +145,9 @@ def _refuse_unread(bench: Bench, notes: list[Any], data: Noted) -> None:
     mine = dict.fromkeys([*idea.settings, *(key for cell in idea.sweep for key in cell)])
     for key in mine:
         if key not in read:
-            raise ConfigError(f"{key}: the idea `{idea.name}` sets it, and nothing reads it.{_instead(key, read, track)}")
+            raise ConfigError(
+                f"{key}: the idea `{idea.name}` sets it, and nothing reads it.{_instead(key, read, track)}"
+            )
     if not any(source.kind == "track" for source in bench.sources):
         return
     for part, keys, seen in (

@@ -6,8 +6,16 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from posttrain.reporting.actions import FAILED, datasets_of, methods_of, report_in_words, rerun_published
-from posttrain.reporting.actions import run_folder, say, verifier
+from posttrain.reporting.actions import (
+    FAILED,
+    datasets_of,
+    methods_of,
+    report_in_words,
+    rerun_published,
+    run_folder,
+    say,
+    verifier,
+)
 from posttrain.verbs import Run, add_group, add_plugin, add_verb
 
 UNUSABLE = 3
