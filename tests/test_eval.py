@@ -475,7 +475,7 @@ def test_an_evaluation_has_no_page_to_be_published_on(finished):
 def test_report_of_an_evaluation_shows_what_the_evaluation_showed(copied, capsys):
     for path in (copied, copied / "artifact.json"):
         shown = said(capsys, "report", str(path))
-        assert "answers" in shown
+        assert "paired items" in shown
         assert shown.splitlines()[-1] == str(copied / "artifact.json")
     assert not Path("runs").exists(), "a look writes nothing"
     said(capsys, "report", str(copied), "--output", "eval.html", code=2)

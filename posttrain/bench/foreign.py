@@ -15,6 +15,7 @@ from types import CodeType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 import posttrain
+from posttrain.evaluation.study import Results
 from posttrain.registry import ConfigError
 from posttrain.rewards.base import RewardError
 
@@ -136,8 +137,8 @@ def _code(function: Callable[..., Any] | None) -> CodeType | None:
     """The code of a function, also of a partial, a method or an object with `__call__`."""
     function = getattr(function, "func", function)
     function = inspect.unwrap(function) if callable(function) else function
-    call = getattr(type(function), "__call__", None)
-    return getattr(function, "__code__", None) or getattr(call, "__code__", None)
+    code = getattr(function, "__code__", None)
+    return code or getattr(vars(type(function)).get("__call__"), "__code__", None)
 
 
 def _is_outside(file: str) -> bool:
@@ -162,11 +163,9 @@ def described(value: Any) -> str:
         return ", ".join(names[:NAMES]) + (f" and {len(names) - NAMES} more" if len(names) > NAMES else "")
     if isinstance(value, Sequence) and not isinstance(value, str):
         return f"{type(value).__name__} of {len(value)}" + (f", the first a {described(value[0])}" if value else "")
-    if hasattr(value, "runs"):
+    if isinstance(value, Results):
         measures = dict.fromkeys(name for runs in value.runs.values() for run in runs for name in run["measures"])
-        return (
-            f"{type(value).__name__} of {' and '.join(value.runs)}, with the measures {', '.join(measures) or 'none'}"
-        )
+        return f"Results of {' and '.join(value.runs)}, with the measures {', '.join(measures) or 'none'}"
     if inspect.isroutine(value):
         return "the track's own"
     return repr(value) if isinstance(value, int | float | str) else type(value).__name__

@@ -156,9 +156,7 @@ def _scalar(found: Any) -> Tensor:
     if loss.dim():
         raise ConfigError(f"idea.loss: gave a tensor of shape {tuple(loss.shape)}, expected a scalar; take its mean")
     if not loss.requires_grad:
-        raise ConfigError(
-            "idea.loss: gave a number that no parameter has a part in; compute it from model(batch.inputs)"
-        )
+        raise ConfigError("idea.loss: gave a number that depends on no parameter; compute it from model(batch.inputs)")
     return loss
 
 

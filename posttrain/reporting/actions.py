@@ -220,9 +220,7 @@ def report_in_words(path: Path, output: Path | None) -> bool:
     if broken := violations(value, "eval-v1"):
         raise ConfigError(f"report: {file} is no evaluation: {'; '.join(map(str, broken[:3]))}")
     if output is not None:
-        raise ConfigError(
-            f"--output: found {output}; an evaluation is shown here and nothing is written. Leave it out."
-        )
+        raise ConfigError(f"--output: found {output}; an evaluation is shown and nothing written. Leave it out.")
     show(Evaluated(file.parent, value), file)
     return True
 

@@ -159,7 +159,7 @@ def test_a_second_run_with_other_settings_leaves_a_killed_one_as_it_is(tmp_path:
 
     os.waitpid(forked(run), 0)
     before = {p: p.read_bytes() for p in (tmp_path / "run").rglob("*.json") if p.name != NAME}
-    with pytest.raises(ConfigError, match="what another plan began: alpha 0.05 -> 0.01"):
+    with pytest.raises(ConfigError, match=r"what another plan began: alpha 0\.05 -> 0\.01"):
         conduct(load(PLANTED, overrides=[*SMALL, "alpha=0.01"]), tmp_path / "run")
     assert {p: p.read_bytes() for p in (tmp_path / "run").rglob("*.json") if p.name != NAME} == before
 

@@ -78,15 +78,31 @@ def test_what_a_hook_is_given_is_said_by_name_shape_and_type(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("body", "arguments", "message"),
     [
-        ("def f(base):\n    return base", "model=f", r"takes 1 positional argument but 2 were given \(mine.py, line 2,"),
-        ("import torch", "model=lambda base, settings: torch.nn.Linear(3, 4)", r"\(model\): track.loss: raised Runtime"),
+        (
+            "def f(base):\n    return base",
+            "model=f",
+            r"takes 1 positional argument but 2 were given \(mine.py, line 2,",
+        ),
+        (
+            "import torch",
+            "model=lambda base, settings: torch.nn.Linear(3, 4)",
+            r"\(model\): track.loss: raised Runtime",
+        ),
         ("class F:\n    def __call__(self, *a):\n        return 1 / 0", "loss=F()", r"ZeroDivision.*mine.py, line 4"),
-        ("import functools\ndef f(x, *a):\n    return x['lr']", "loss=functools.partial(f, {})", r"KeyError: 'lr' \(mine"),
-        ("def f(m, b, s, base):\n    return base(m, b, s).detach()", "loss=f", "no parameter has a part in"),
+        (
+            "import functools\ndef f(x, *a):\n    return x['lr']",
+            "loss=functools.partial(f, {})",
+            r"KeyError: 'lr' \(mine",
+        ),
+        ("def f(m, b, s, base):\n    return base(m, b, s).detach()", "loss=f", "depends on no parameter"),
         ("def f(m, b, s, base):\n    return base(m, b, s).item()", "loss=f", "idea.loss: gave float"),
-        ("def f(base, data, settings):\n    return [[1], [2, 3]]", "order=f", r"the idea `mine` \(order\): raised Value"),
+        (
+            "def f(base, data, settings):\n    return [[1], [2, 3]]",
+            "order=f",
+            r"the idea `mine` \(order\): raised Value",
+        ),
     ],
-)  # fmt: skip
+)
 def test_whatever_way_an_idea_fails_in_it_is_told_before_anything_is_tuned(
     body: str, arguments: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -189,18 +205,30 @@ def custom(tmp_path: Path, old: str, new: str) -> str:
         ("rng = np.random.default_rng(seed)", "1 / 0", r"track.data: raised ZeroDivisionError.*mine_track.py, line"),
         ("return Data(", "return (", "track.data: gave tuple, expected a Data"),
         ("MLP(inputs=1", "MLP(inputs=2", "the baseline: track.loss: raised RuntimeError"),
-        ("return MLP(inputs=1, outputs=1, width=settings[\"width\"])", "return settings['width']", "track.model: gave int"),
+        (
+            'return MLP(inputs=1, outputs=1, width=settings["width"])',
+            "return settings['width']",
+            "track.model: gave int",
+        ),
         ("return float(loss(model, data.test, settings))", "return data.tost", "track.evaluate: raised AttributeError"),
         ("return float(loss(model, data.test, settings))", "pass", "track.evaluate: gave NoneType, expected a float"),
-        ("return (model(batch.inputs) - batch.targets).abs().mean()", "1 / 0", r"idea `absolute-error` \(loss\): idea.loss"),
-        ('"noise": 0.3}', '"noise": 0.3, "noize": 1.0}', "track.data: it sets `noize`, and nothing reads it. Did you mean"),
+        (
+            "return (model(batch.inputs) - batch.targets).abs().mean()",
+            "1 / 0",
+            r"idea `absolute-error` \(loss\): idea.loss",
+        ),
+        (
+            '"noise": 0.3}',
+            '"noise": 0.3, "noize": 1.0}',
+            "track.data: it sets `noize`, and nothing reads it. Did you mean",
+        ),
         ('"width": 32}', '"width": 32, "depth": 3}', "track.base: it sets `depth`, and nothing reads it"),
         ('"batch_size": 16}', '"batch_size": 16, "hours": 1}', "track.budget: it sets `hours`, and nothing reads it"),
         ('"epochs": 8', '"epochs": 0', "settings.epochs: found 0, expected at least 1"),
-        ('domain="regression"', 'math_check=lambda: 1 / 0', "track.math_check: raised ZeroDivisionError"),
-        ('domain="regression"', 'mechanism=lambda found: found.nothing', "track.mechanism: raised AttributeError"),
+        ('domain="regression"', "math_check=lambda: 1 / 0", "track.math_check: raised ZeroDivisionError"),
+        ('domain="regression"', "mechanism=lambda found: found.nothing", "track.mechanism: raised AttributeError"),
     ],
-)  # fmt: skip
+)
 def test_every_function_of_a_track_from_outside_is_tried_before_anything_is_tuned(
     old: str, new: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -217,10 +245,14 @@ def test_every_function_of_a_track_from_outside_is_tried_before_anything_is_tune
     ("name", "settings", "message"),
     [
         ("sequence", "{'lrr': 0.1}", "lrr: the idea `mine` sets it, and nothing reads it. Did you mean `lr`"),
-        ("sequence", "{'algorithm': 'dapo'}", "algorithm: .* of bandit_policy_gradient and distillation_gap, not of `seq"),
+        (
+            "sequence",
+            "{'algorithm': 'dapo'}",
+            "algorithm: .* of bandit_policy_gradient and distillation_gap, not of `seq",
+        ),
         ("multiscale_diffusion_pde", "{'detail_weight': 2.0}", r"detail_weight: .*as settings\['detail_weight'\]"),
     ],
-)  # fmt: skip
+)
 def test_a_setting_of_an_idea_that_nothing_reads_is_refused_before_anything_runs(
     name: str, settings: str, message: str, tmp_path: Path
 ) -> None:
@@ -233,10 +265,19 @@ def test_a_setting_of_an_idea_that_nothing_reads_is_refused_before_anything_runs
 @pytest.mark.parametrize(
     "read",
     [
-        "s['mine']", "s.get('mine')", "dict(s)", "{**s}", "s | {}", "{} | s", "list(s.items())", "s.copy()", "'mine' in s",
-        "[s[key] for key in s]", "(lambda **given: given)(**s)",
+        "s['mine']",
+        "s.get('mine')",
+        "dict(s)",
+        "{**s}",
+        "s | {}",
+        "{} | s",
+        "list(s.items())",
+        "s.copy()",
+        "'mine' in s",
+        "[s[key] for key in s]",
+        "(lambda **given: given)(**s)",
     ],
-)  # fmt: skip
+)
 def test_every_way_of_reading_a_setting_counts(read: str, tmp_path: Path) -> None:
     body = f"def f(model, batch, s, base):\n    {read}\n    return base(model, batch, s)"
     rehearse(load("multiscale_diffusion_pde", idea(tmp_path, body, "loss=f, settings={'mine': 1}"), PDE))
