@@ -8,10 +8,12 @@ import importlib
 import importlib.util
 import pkgutil
 import sys
+import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, is_dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
+from types import FrameType
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -147,9 +149,22 @@ def _import(name: str, load: Callable[[], Any], installed: bool = False) -> Plug
             "reward=FILE.py:FUNCTION or --plugin FILE.py."
         ) from error
     except Exception as error:
-        raise ConfigError(f"plugin `{name}` does not import: {type(error).__name__}: {error}") from error
+        where = _line(error, name)
+        raise ConfigError(f"plugin `{name}` does not import: {type(error).__name__}: {error}{where}") from error
     _modules[name] = module
     return Plugin(name, _digest(module), installed)
+
+
+def _line(error: Exception, name: str) -> str:
+    """` (my.py, line 3)`, the last line of the file that an import came to; a syntax error says it by itself."""
+    if isinstance(error, SyntaxError) or not name.endswith(".py"):
+        return ""
+    lines = [line for frame, line in traceback.walk_tb(error.__traceback__) if _same_file(frame, name)]
+    return f" ({Path(name).name}, line {lines[-1]})" if lines else ""
+
+
+def _same_file(frame: FrameType, name: str) -> bool:
+    return Path(frame.f_code.co_filename).resolve() == Path(name).resolve()
 
 
 def _digest(module: Any) -> str:

@@ -495,3 +495,13 @@ def test_ids_that_stand_for_several_problems_are_refused():
 def test_an_evaluation_has_no_page_to_be_published_on(finished):
     with pytest.raises(publishing.Refused, match="is an evaluation of checkpoints"):
         publishing.publication(finished, lambda path: verify(path, fingerprints=regenerate))
+
+
+def test_report_of_an_evaluation_shows_what_the_evaluation_showed(copied, capsys):
+    for path in (copied, copied / "artifact.json"):
+        shown = said(capsys, "report", str(path))
+        assert "paired items" in shown
+        assert shown.splitlines()[-1] == str(copied / "artifact.json")
+    assert not Path("runs").exists(), "a look writes nothing"
+    said(capsys, "report", str(copied), "--output", "eval.html", code=2)
+    assert not Path("eval.html").exists()

@@ -159,11 +159,12 @@ def test_a_default_folder_is_new_each_time_and_named_after_method_data_tier_and_
     assert len({path.name for path in Path("runs").iterdir()}) == 3
 
 
-@pytest.mark.parametrize("seeds", ["2", "1-2"])
-def test_few_seeds_are_described_and_not_compared(seeds):
+@pytest.mark.parametrize(("seeds", "words"), [("2", "single-seed"), ("1-2", "multi-seed")])
+def test_few_seeds_are_described_and_not_compared_and_one_is_not_called_several(seeds, words):
     found = artifact(run("grpo", *TINY, f"seeds={seeds}"))["evaluation_protocol"]
     assert found["formal_comparison"] is False
-    assert found["claim_policy"] == "descriptive multi-seed mechanism reproduction"
+    assert found["claim_policy"] == f"descriptive {words} mechanism reproduction"
+    assert main(["verify", "out"]) == 0
 
 
 # -- the same bytes ---------------------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ IDENTITY_TOLERANCE = 1e-9
 # The sentence on what a page may claim, the tiers it belongs to and whether it is formal (None: either).
 CLAIM_POLICIES: dict[str, tuple[set[str], bool | None]] = {
     "smoke only, no performance claim": ({"l0_smoke", "l1_mechanism", "l2_tiny_lm", "l3_real_model"}, False),
+    "descriptive single-seed mechanism reproduction": ({"l1_mechanism", "l2_tiny_lm"}, False),
     "descriptive multi-seed mechanism reproduction": ({"l1_mechanism", "l2_tiny_lm"}, False),
     "formal multi-seed mechanism comparison": ({"l1_mechanism"}, True),
     "formal multi-seed tiny-LM comparison": ({"l2_tiny_lm"}, True),
@@ -151,6 +152,8 @@ def policy_problems(artifact: Artifact, plan: Plan | None, *, historical: bool) 
         yield f"the claim policy {policy!r} needs formal_comparison {must_be_formal}, found {formal}"
     if historical:
         return
+    if "single-seed" in policy and len(artifact["seeds"]) != 1:
+        yield f"the claim policy {policy!r} is of one seed, found {len(artifact['seeds'])}"
     if formal and len(artifact["seeds"]) < FORMAL_FROM:
         yield f"a formal comparison needs {FORMAL_FROM} seeds, found {len(artifact['seeds'])}"
     needed = ("plan_sha256", *(FORMAL_FIELDS if formal or artifact.get("comparison") else ()))

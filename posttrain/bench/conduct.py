@@ -17,22 +17,23 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from posttrain.artifacts import documents, lock, manifest
+from posttrain.artifacts import documents, manifest
 from posttrain.artifacts.bench_statistics import best_cell, summary
 from posttrain.artifacts.digests import code_digest, content_digest
 from posttrain.artifacts.lock import exclusive
 from posttrain.assembly import pin
-from posttrain.bench import planning, records
+from posttrain.bench import foreign, planning, records
+from posttrain.bench.folders import default_folder, take
+from posttrain.bench.foreign import OutsideError
 from posttrain.bench.options import Bench, load
+from posttrain.bench.rehearsal import ARMS, rehearse
 from posttrain.bench.track import Cell, Result
 from posttrain.evaluation.conduct import Finished, Watch
 from posttrain.evaluation.work import deaf_to_interrupts
-from posttrain.registry import ConfigError
 from posttrain.reporting.bench_figures import track as track_figure
 from posttrain.reporting.figures import FigureError, draw
 from posttrain.stopping import end_with_parent
 
-ARMS = ("baseline", "idea")
 FIGURE = "figure.svg"
 QUIET = Watch()
 
@@ -51,26 +52,23 @@ class Unit:
         return f"{self.arm}-{self.place}-seed-{self.seed}.json"
 
 
-def default_folder(bench: Bench, digest: str) -> Path:
-    """A folder under `runs/` named after the plan: the incomplete one where a run was killed, else a new one."""
-    base, count = f"bench-{planning.plan_name(bench)}-{digest.removeprefix('sha256:')[:8]}", 1
-    while True:
-        folder = Path("runs") / (base if count == 1 else f"{base}-{count}")
-        if not (folder / "execution.json").exists():
-            return folder
-        count += 1
-
-
 def conduct(
     bench: Bench, output: Path | None = None, *, jobs: int = 1, watch: Watch = QUIET, argv: Sequence[str] = ()
 ) -> Finished:
-    """Runs what is missing and writes the folder; one that is complete, of another plan or held is refused."""
+    """Runs what is missing and writes the folder; one that is complete, of another plan or held is refused.
+
+    OutsideError where the idea or track of a user raises; ConfigError where a dry call already does.
+    """
     started = datetime.now(UTC)
+    rehearse(bench)
     plan = manifest.plan_document(planning.plan(bench))
     folder = output or default_folder(bench, plan["plan_sha256"])
     try:
         with exclusive(folder, plan["plan_sha256"]):
             return _run(bench, plan, folder, jobs, watch, argv, started)
+    except OutsideError as error:
+        left = f"{folder} is incomplete: a mended file is another plan, which needs another --output or none there."
+        raise OutsideError(f"{error} {left}", error.calls) from error
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"{folder} is incomplete. The same command goes on with it.") from None
 
@@ -84,7 +82,7 @@ def _run(
     argv: Sequence[str],
     started: datetime,
 ) -> Finished:
-    _open(folder, plan)
+    take(folder, plan)
     pin()  # the record says how many threads there are, also where other processes do the work
     origin = {"plan_sha256": plan["plan_sha256"], "code": code_digest(records.PACKAGE)}
     tuning = {(arm, i): bench.tuning_seeds for arm in ARMS for i in range(len(bench.track.sweep))}
@@ -102,21 +100,6 @@ def _run(
     return Finished(folder, artifact)
 
 
-def _open(folder: Path, plan: Mapping[str, Any]) -> None:
-    """Finds in the run folder nothing, or what this very plan began."""
-    data = documents.dumps(plan)
-    if (folder / "execution.json").exists():
-        raise ConfigError(f"--output: {folder} holds a complete run. Choose a new folder, or remove it.")
-    documents.remove_leftovers(folder)
-    begun = folder / "plan.json"
-    ours = begun.is_file() and begun.read_bytes() == data
-    if not ours and any(path.name != lock.NAME for path in folder.iterdir()):
-        raise ConfigError(f"--output: {folder} holds something else, not this plan begun. Choose a new folder.")
-    documents.write_atomically(begun, data)  # before anything else, so that what a kill leaves can be told by it
-    (folder / "cells").mkdir(exist_ok=True)
-    documents.remove_leftovers(folder / "cells")
-
-
 def _best(bench: Bench, arm: str, tuned: Mapping[Unit, Result]) -> int:
     """The first cell with the best mean over the tuning seeds."""
     means = [
@@ -132,12 +115,15 @@ def _pool(bench: Bench, jobs: int) -> Iterator[ProcessPoolExecutor | None]:
     if jobs < 2:
         yield None
         return
-    context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(jobs, context, _prepare, (bench.request,))
+    others = set(multiprocessing.active_children())
+    pool = ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), _prepare, (bench.request,))
     try:
         yield pool
     except BaseException:
-        pool.shutdown(wait=False, cancel_futures=True)
+        # Nobody waits for what they are at: only this process writes, so nothing is lost with them.
+        for worker in set(multiprocessing.active_children()) - others:
+            worker.kill()
+        pool.shutdown(cancel_futures=True)
         raise
     pool.shutdown()
 
@@ -236,7 +222,8 @@ def perform(bench: Bench, unit: Unit) -> Result:
     """Trains one unit."""
     idea = bench.idea if unit.arm == "idea" else None
     settings = bench.track.cells(idea)[unit.place]
-    return bench.track.task.run(Cell(settings, bench.track.data, unit.seed, idea))
+    with foreign.training(bench, unit.arm, f", cell {unit.place}, seed {unit.seed}"):
+        return bench.track.task.run(Cell(settings, bench.track.data, unit.seed, idea))
 
 
 _loaded: list[Bench] = []  # of a worker process, which serves one bench

@@ -13,6 +13,7 @@ from rich.table import Table
 from posttrain.artifacts.bench_statistics import judge
 from posttrain.artifacts.statistics import count_wins, min_attainable_p, seeds_needed
 from posttrain.artifacts.verdicts import Comparison
+from posttrain.reporting.formatting import plural
 
 WIDTH = 41  # columns of the figure
 MEANING = {
@@ -28,9 +29,7 @@ def show(artifact: Mapping[str, Any], path: Path, drawn: Path | str | None = Non
     console = Console(highlight=False, soft_wrap=False)
     compared = comparison(artifact)
     seeds = artifact.get("protocol", {}).get("sweep_seeds")
-    console.print(
-        f"tuning: mean of each cell{f' over seeds {_listed(seeds)}' if seeds else ''}, * chosen", markup=False
-    )
+    console.print(f"tuning: mean of each cell{f' over {listed(seeds)}' if seeds else ''}, * chosen", markup=False)
     console.print(_sweeps(artifact))
     console.print(f"{artifact['track']}: per seed, {artifact['metric_direction']}", markup=False, soft_wrap=True)
     console.print(_seeds(artifact))
@@ -134,14 +133,25 @@ def numbers(artifact: Mapping[str, Any], c: Comparison) -> list[str]:
     exact = f"exact p = {c.p_count}/{c.p_total} = {c.p_value:.4g}"
     test = exact if c.p_method == "exact_signflip" else f"p = {c.p_value:.4g}"
     ends = "no interval" if c.ci95 is None else f"95 % interval [{c.ci95[0]:+.3g}, {c.ci95[1]:+.3g}]"
-    seen = "–" if c.mde_80 is None else f"{c.mde_80:.3g}"
     recorded = artifact["comparison"]["p_value"]
-    lines = [f"difference {c.delta_mean:+.4g}, {ends}, {test}; an effect of {seen} would be seen with 80 % power"]
+    lines = [f"difference {c.delta_mean:+.4g}, {ends}, {test}; {visible(c)}"]
     if "protocol" not in artifact:
         lines.append(f"historical: the recorded p is {recorded}, by Monte Carlo; tuned on evaluation seeds")
     elif artifact["protocol"]["name"] == "recorded":
         lines.append(f"protocol: {artifact['protocol']['note']}")
     return lines
+
+
+def visible(c: Comparison) -> str:
+    """The smallest effect that so many seeds show, or why they show none."""
+    needed = seeds_needed(c.alpha, c.family_size)
+    if c.n_pairs < needed:
+        family = f" and a family of {c.family_size}" if c.family_size > 1 else ""
+        seeds = "one seed" if c.n_pairs == 1 else f"{c.n_pairs} seeds"
+        return f"{seeds} can show no effect, however large: at alpha {c.alpha:g}{family} it takes {needed}"
+    if c.mde_80 is None:
+        return "the differences do not vary, so no smallest visible effect follows from them"
+    return f"an effect of {c.mde_80:.3g} would be seen with 80 % power"
 
 
 def predictions(artifact: Mapping[str, Any]) -> list[str]:
@@ -166,7 +176,7 @@ def predictions(artifact: Mapping[str, Any]) -> list[str]:
 def sentence(artifact: Mapping[str, Any], c: Comparison) -> str:
     """The verdict, from a closed list of words, and what it means."""
     verdict = str(c.verdict)
-    name = f"{artifact['track']} ({artifact['model']}), {c.n_pairs or artifact['n_seeds']} paired seeds"
+    name = f"{artifact['track']} ({artifact['model']}), {plural(c.n_pairs or artifact['n_seeds'], 'paired seed')}"
     if c.degenerate == "identical":
         return f"{name}: {verdict}; all differences are 0, so the arms may share their code."
     if verdict.startswith("insufficient"):
@@ -189,5 +199,9 @@ def _unattainable(c: Comparison) -> str:
     return f"even if all seeds agreed, Holm over a family of {c.family_size} makes it {adjusted:.3g}, above {c.alpha:g}"
 
 
-def _listed(seeds: Sequence[int]) -> str:
-    return f"{seeds[0]}-{seeds[-1]}" if list(seeds) == list(range(seeds[0], seeds[-1] + 1)) else str(list(seeds))
+def listed(seeds: Sequence[int]) -> str:
+    """`seed 3`, `seeds 0-7` or `seeds 1, 4`."""
+    if len(seeds) == 1:
+        return f"seed {seeds[0]}"
+    run = list(seeds) == list(range(seeds[0], seeds[-1] + 1))
+    return f"seeds {f'{seeds[0]}-{seeds[-1]}' if run else ', '.join(map(str, seeds))}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from posttrain.assembly import pin
+from posttrain.bench.foreign import described, hook, own
 from posttrain.bench.models import initialise
 from posttrain.bench.track import Cell, Result, Settings
 from posttrain.registry import ConfigError
@@ -68,36 +70,59 @@ class Training:
 
     def drawn(self, seed: int, options: Settings) -> Mapping[str, Sequence[Mapping[str, Any]]]:
         """Each example by the digest of what was drawn for it."""
-        found = self.data(seed, options).drawn
+        found = self._data(seed, options).drawn
         return {split: [{"drawn": _digest([row])} for row in rows] for split, rows in found.items()}
+
+    def check(self, cell: Cell) -> None:
+        """Refuses a budget of nothing."""
+        for key in ("epochs", "batch_size"):
+            if cell.settings[key] < 1:
+                raise ConfigError(f"settings.{key}: found {cell.settings[key]}, expected at least 1")
 
     def run(self, cell: Cell) -> Result:
         """Trains one cell from the seed's weights, on the seed's data, in the seed's order."""
+        return self._trained(cell, None)
+
+    def rehearse(self, cells: Sequence[Cell]) -> list[Result]:
+        """Each cell with the one batch that comes first: every function and hook is called as in a training."""
+        return [self._trained(cell, int(cell.settings["batch_size"])) for cell in cells]
+
+    def _trained(self, cell: Cell, only: int | None) -> Result:
+        """A cell on the examples of its order, or on so many that come first in it."""
         pin()
         settings, idea = cell.settings, cell.idea
-        data = self.data(cell.seed, cell.data)
+        data = self._data(cell.seed, cell.data)
         with torch.random.fork_rng(devices=()):  # a module from outside may draw from the global generator
             torch.manual_seed(cell.seed)
-            model = initialise(self.model(settings, cell.data), _stream(cell.seed, WEIGHTS))
+            model = _given("track.model", own("model", self.model, settings, cell.data), nn.Module)
+            model = initialise(model, _stream(cell.seed, WEIGHTS))
             weights = _digest(parameter.detach().numpy() for parameter in model.parameters())
             if idea is not None and idea.model is not None:
-                model = _given("model", idea.model(model, settings), nn.Module)
+                model = _given("idea.model", hook("model", idea.model, model, settings), nn.Module)
             order = epochs(len(data.train), int(settings["epochs"]), _stream(cell.seed, ORDER))
             shared = {"data": _digest(data.drawn.values()), "initial_weights": weights}
             shared["order"] = _digest([order.numpy()])
             if idea is not None and idea.order is not None:
-                order = _reordered(idea.order(order, data, settings), order)
+                order = _reordered(hook("order", idea.order, order, data, settings), order)
             optimizer = _optimizer(model, cell)
+            order = order if only is None else order[:1, :only]
             descend(model, optimizer, data.train, order, settings, self._loss(cell))
         model.eval()
         with torch.no_grad():
-            return Result(float(self.evaluate(model, data, settings)), self.measure(model, data, settings), shared)
+            metric = own("evaluate", self.evaluate, model, data, settings)
+            if not isinstance(metric, Real) and getattr(metric, "ndim", None) != 0:
+                raise ConfigError(f"track.evaluate: gave {described(metric)}, expected a float; does it return?")
+            measures = _given("track.measure", own("measure", self.measure, model, data, settings), Mapping)
+            return Result(float(metric), measures, shared)
+
+    def _data(self, seed: int, options: Settings) -> Data:
+        return _given("track.data", own("data", self.data, seed, options), Data)
 
     def _loss(self, cell: Cell) -> Loss:
         changed = None if cell.idea is None else cell.idea.loss
         if changed is None:
-            return self.loss
-        return lambda model, batch, settings: _scalar(changed(model, batch, settings, self.loss))
+            return lambda model, batch, settings: own("loss", self.loss, model, batch, settings)
+        return lambda model, batch, settings: _scalar(hook("loss", changed, model, batch, settings, self.loss))
 
 
 def descend(
@@ -117,26 +142,27 @@ def epochs(count: int, number: int, stream: torch.Generator) -> Tensor:
     return torch.stack([torch.randperm(count, generator=stream) for _ in range(number)])
 
 
-def _given(hook: str, found: Any, kind: type[Kind]) -> Kind:
-    """What an idea's hook gave, if it is what the hook has to give."""
+def _given(who: str, found: Any, kind: type[Kind]) -> Kind:
+    """What a function from outside gave, if it is what that function has to give."""
     if not isinstance(found, kind):
-        raise ConfigError(
-            f"idea.{hook}: gave {type(found).__name__}, expected a torch {kind.__name__}; does it return?"
-        )
+        article = "a torch " if kind.__module__.startswith("torch") else "a "
+        raise ConfigError(f"{who}: gave {type(found).__name__}, expected {article}{kind.__name__}; does it return?")
     return found
 
 
 def _scalar(found: Any) -> Tensor:
     """An idea's loss."""
-    loss = _given("loss", found, Tensor)
+    loss = _given("idea.loss", found, Tensor)
     if loss.dim():
         raise ConfigError(f"idea.loss: gave a tensor of shape {tuple(loss.shape)}, expected a scalar; take its mean")
+    if not loss.requires_grad:
+        raise ConfigError("idea.loss: gave a number that depends on no parameter; compute it from model(batch.inputs)")
     return loss
 
 
 def _reordered(given: Any, base: Tensor) -> Tensor:
     """An idea's order as a tensor, which may repeat examples but not train longer."""
-    found = torch.as_tensor(given) if isinstance(given, np.ndarray | list) else _given("order", given, Tensor)
+    found = torch.as_tensor(given) if isinstance(given, np.ndarray | list) else _given("idea.order", given, Tensor)
     if found.is_floating_point():
         raise ConfigError(f"idea.order: gave {found.dtype}, expected whole numbers of examples")
     if found.shape != base.shape or found.min() < 0 or found.max() >= base.shape[1]:
@@ -150,7 +176,9 @@ def _reordered(given: Any, base: Tensor) -> Tensor:
 def _optimizer(model: nn.Module, cell: Cell) -> torch.optim.Optimizer:
     parameters, settings = list(model.parameters()), cell.settings
     if cell.idea is not None and cell.idea.optimizer is not None:
-        return _given("optimizer", cell.idea.optimizer(parameters, settings), torch.optim.Optimizer)
+        return _given(
+            "idea.optimizer", hook("optimizer", cell.idea.optimizer, parameters, settings), torch.optim.Optimizer
+        )
     return torch.optim.AdamW(parameters, lr=settings["lr"], weight_decay=settings.get("weight_decay", 0.0))
 
 

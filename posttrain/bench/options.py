@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -17,8 +18,8 @@ from posttrain.overrides import parse_overrides, parse_seeds, put
 from posttrain.registry import ConfigError, Plugin, did_you_mean, load_plugins
 from posttrain.settings import config_folder
 
-# Words of one option, each with a dot behind it: settings.epochs=4, data.train_examples=64.
-NESTED = ("settings", "data")
+_PARTS = ("settings", "data")  # each with a dot and a word behind it
+CLOSE = 0.6  # how alike a word must be to be meant, by difflib's ratio
 
 
 @dataclass(frozen=True)
@@ -172,19 +173,44 @@ def _read(track: str, config: str | None) -> dict[str, Any]:
 
 
 def _options(raw: dict[str, Any], track: Track) -> Options:
+    options = [f.name for f in fields(Options)]
     for key in raw:
-        for nested, known in (("settings", {**track.budget, **track.base}), ("data", dict(track.data))):
+        for nested, known in _known(track).items():
             if key in known:
                 raise ConfigError(f"{key}: this is a setting of the track. Write {nested}.{key}=VALUE.")
+        inside = {near: part for part, known in _known(track).items() for near in known}
+        if key not in options and not _near(key, options):
+            raise ConfigError(f"{key}: the track `{track.name}` has no such setting.{_instead(key, inside, options)}")
     refuse_unknown("", raw, Options)
     for name in ("evaluation_seeds", "tuning_seeds"):
         if raw.get(name) is not None:
             raw[name] = parse_seeds(raw[name])
-    known = {"settings": {**track.budget, **track.base}, "data": dict(track.data)}
-    nested = {name: _nested(name, raw.pop(name, None) or {}, known[name]) for name in NESTED}
+    nested = {name: _nested(name, raw.pop(name, None) or {}, known) for name, known in _known(track).items()}
     flat = {key: value for key, value in raw.items() if value is not None}
     typed = typed_values(Options, flat, "", set(flat))
     return Options(**{**typed, **nested})
+
+
+def _known(track: Track) -> dict[str, Settings]:
+    """Words of one option, each with a dot behind it: settings.epochs=4, data.train_examples=64."""
+    return {"settings": {**track.budget, **track.base}, "data": dict(track.data)}
+
+
+def _instead(key: str, inside: Mapping[str, str], options: Sequence[str]) -> str:
+    """What may have been meant by a word that is near no option."""
+    close, holding = _near(key, inside), [name for name in options if key in name]
+    if holding:  # `seeds` for `evaluation_seeds`
+        return f" Did you mean {' or '.join(f'`{name}`' for name in holding)}?"
+    if close is not None:
+        return f" Did you mean `{inside[close]}.{close}`?"
+    others = [name for name in tracks.names() if key in _known(tracks.get(name))["settings"]]
+    if others:
+        return f" It is one of {', '.join(others)}: settings.{key}=VALUE there."
+    return did_you_mean(key, {*options, *(f"{part}.{name}" for name, part in inside.items())} - {*_PARTS})
+
+
+def _near(key: str, known: Iterable[str]) -> str | None:
+    return next(iter(difflib.get_close_matches(key, known, n=1, cutoff=CLOSE)), None)
 
 
 def _nested(name: str, given: Any, known: Settings) -> dict[str, Any]:

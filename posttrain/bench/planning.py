@@ -15,6 +15,7 @@ from posttrain.evaluation.records import TEST
 from posttrain.registry import ConfigError
 
 GENERATOR_VERSION = 1
+COUNTS = ("cells", "tuning_seeds", "evaluation_seeds")  # of a budget, beside the track's own keys
 PREFIX = "bench."  # of the generators' names, apart from those of `posttrain.data`
 
 
@@ -99,12 +100,8 @@ def plan(bench: Bench) -> dict[str, Any]:
 
 def budget(bench: Bench) -> dict[str, Any]:
     """What each arm may spend."""
-    return {
-        "cells": len(bench.track.sweep),
-        "tuning_seeds": len(bench.tuning_seeds),
-        "evaluation_seeds": len(bench.evaluation_seeds),
-        **bench.track.budget,
-    }
+    counts = (len(bench.track.sweep), len(bench.tuning_seeds), len(bench.evaluation_seeds))
+    return {**dict(zip(COUNTS, counts, strict=True)), **bench.track.budget}
 
 
 def outside(bench: Bench) -> dict[str, Any]:

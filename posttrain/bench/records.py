@@ -13,6 +13,7 @@ from posttrain.artifacts import provenance
 from posttrain.artifacts.bench_statistics import comparison_block, sample_std, summary
 from posttrain.artifacts.digests import bytes_digest, file_digest, sealed
 from posttrain.artifacts.documents import dumps
+from posttrain.bench.foreign import called, own
 from posttrain.bench.options import Bench, config_path
 from posttrain.bench.planning import budget, outside
 from posttrain.bench.track import Found, Idea, Result
@@ -124,16 +125,22 @@ def identical(track: str, done: Sequence[tuple[Unit, Result]]) -> dict[str, bool
 
 def signature(bench: Bench, found: Found) -> dict[str, Any]:
     """What was predicted and what was observed; `confirmed` follows from the claims alone."""
-    track, claims = bench.track, [claim.decide(found.results) for claim in bench.idea.claims]
-    body = track.mechanism(found) if track.mechanism is not None and bench.own_idea else {}
+    track, claims = bench.track, _decided(bench, found)
+    signed = track.mechanism if bench.own_idea else None
+    body = {} if signed is None else own("mechanism", signed, found)
     inner = body.get("mechanism_signature", {})
     confirmed = all(claim["outcome"] == "confirmed" for claim in claims) if claims else None
     body = {**body, "mechanism_signature": {**inner, "claims": claims, "confirmed": confirmed}}
     if track.math_check is not None:
-        body["math_check"] = track.math_check()
+        body["math_check"] = own("math_check", track.math_check)
     order = [key for key in body if key not in ("math_check", "protocol", "protocol_note")]
     order += [key for key in ("math_check", "protocol", "protocol_note") if key in body]
     return {**{key: body[key] for key in order}, **outside(bench)}
+
+
+def _decided(bench: Bench, found: Found) -> list[dict[str, Any]]:
+    given = {"results": found.results}
+    return [called(f"idea.claims: {c.id}", c.decide, given) for c in bench.idea.claims]
 
 
 def execution(

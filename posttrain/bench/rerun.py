@@ -20,8 +20,9 @@ from posttrain.artifacts.provenance import environment_class
 from posttrain.artifacts.report import Check, Report, settle
 from posttrain.assembly import pin
 from posttrain.bench import planning, records
-from posttrain.bench.conduct import ARMS, Unit, perform
+from posttrain.bench.conduct import Unit, perform
 from posttrain.bench.options import Bench
+from posttrain.bench.rehearsal import ARMS
 from posttrain.bench.track import Found, Result, tracks
 from posttrain.evaluation.rerun import BUDGET, TOLERANCE, differences
 from posttrain.evaluation.study import Results

@@ -67,10 +67,12 @@ class Found:
 class Idea:
     """What someone wants to try: settings, a sweep as large as the baseline's, and hooks into the training.
 
-    `model(base, settings)` gets the baseline's model with its initial weights and gives the changed one.
-    `loss(model, batch, settings, base)` gives a scalar; `base(model, batch, settings)` is the track's own loss.
-    `order(base, data, settings)` gets example numbers [E, N] (E epochs) and gives others of the same shape.
-    `optimizer(parameters, settings)` gives a torch optimizer.
+    `model(base, settings)` gets the baseline's model with its initial weights and gives the changed one, a Module.
+    `loss(model, batch, settings, base)` gives a float tensor []; `base(model, batch, settings)` is the track's own.
+    `order(base, data, settings)` gets example numbers [E, N] (int64; E epochs, N training examples) and gives others of
+    the same shape.
+    `optimizer(parameters, settings)` gets a list of parameters and gives a torch optimizer.
+    Settings that nothing reads are refused, and every hook is called once before anything is tuned (`rehearsal`).
     """
 
     name: str

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import torch
@@ -68,6 +68,11 @@ class Trained:
                 "settings={'algorithm': 'mine'}) and register the algorithm in the same file."
             )
         self.config(cell.settings, cell.data)
+
+    def rehearse(self, cells: Sequence[Cell]) -> list[Result]:
+        """The first cell with a single update, measured: an algorithm from outside is called as in a training."""
+        first = cells[0]
+        return [self.run(replace(first, settings={**first.settings, "steps": 1}))]
 
     def run(self, cell: Cell) -> Result:
         """Trains and measures; both arms start from the same problems and weights."""

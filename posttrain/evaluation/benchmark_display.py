@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from rich import box
@@ -45,8 +46,8 @@ def progress(shown: bool = True) -> Iterator[EvalWatch]:
             bars.stop()
 
 
-def show(finished: Evaluated) -> None:
-    """Prints the tables and the sentences; the last line is the artifact's path."""
+def show(finished: Evaluated, path: Path | None = None) -> None:
+    """Prints the tables and the sentences; the last line is the artifact's path, or `path` where it lies elsewhere."""
     console, artifact = Console(highlight=False, soft_wrap=False), finished.artifact
     asked = artifact["benchmark"]
     items = sum(entry["n_items"] for entry in artifact["evaluations"])
@@ -63,7 +64,7 @@ def show(finished: Evaluated) -> None:
     for line in (*sentences(artifact), *notes(artifact)):
         console.print(line, soft_wrap=True, markup=False)
     # Plain and last, so that scripts can read it.
-    print(finished.path)
+    print(path or finished.path)
 
 
 def _table(title: str, *columns: str) -> Table:

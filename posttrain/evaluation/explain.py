@@ -11,6 +11,7 @@ from posttrain.evaluation import records
 from posttrain.evaluation.experiment import Experiment
 from posttrain.evaluation.folders import default_folder
 from posttrain.reporting.formatting import plural
+from posttrain.reporting.sentences import label
 from posttrain.settings import TrainConfig
 
 SEEDS = """\
@@ -33,7 +34,7 @@ def explain(experiment: Experiment, output: Path | None) -> str:
         ("what is written", _files(experiment, output)),
         ("seeds", SEEDS.format(seeds=", ".join(map(str, config.seeds)), problems=_problems(config))),
         ("known biases", "\n".join(f"- {bias}" for bias in records.biases(config)) or "none known"),
-        ("what may be claimed", _claims(config)),
+        ("what may be claimed", _claims(config, bool(experiment.rivals or experiment.claims))),
     ]
     return "\n\n".join(f"# {title}\n{text}" for title, text in parts)
 
@@ -116,6 +117,7 @@ def _files(experiment: Experiment, output: Path | None) -> str:
     return "\n".join(lines)
 
 
-def _claims(config: TrainConfig) -> str:
-    policy = records.claim_policy(config)["claim_policy"]
-    return f"{policy}. Words of significance need 6 paired seeds or more and a rival run under the same plan."
+def _claims(config: TrainConfig, compares: bool) -> str:
+    allowed = records.claim_policy(config)
+    said = label(allowed["claim_policy"], allowed["formal_comparison"], len(config.seeds), compares)
+    return f"{said}. Words of significance need 6 paired seeds or more and a rival run under the same plan."

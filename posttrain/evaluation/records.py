@@ -28,6 +28,7 @@ ALPHA = 0.05
 PRIMARY_METRIC = "/final/accuracy"
 FORMAL_FROM = 3  # seeds
 GENERATOR_VERSION = 1
+SINGLE_SEED = "descriptive single-seed mechanism reproduction"  # of one seed, at L1 and L2
 # What the artifact of a tier may claim with few seeds, and with enough for a formal comparison.
 CLAIM_POLICIES = {
     "l1": ("descriptive multi-seed mechanism reproduction", "formal multi-seed mechanism comparison"),
@@ -226,6 +227,8 @@ def claim_policy(config: TrainConfig) -> dict[str, Any]:
     """What the tier and the number of seeds allow."""
     if config.tier == "l0":
         return {"formal_comparison": False, "claim_policy": "smoke only, no performance claim"}
+    if len(config.seeds) == 1 and config.tier != "l3":
+        return {"formal_comparison": False, "claim_policy": SINGLE_SEED}
     described, compared = CLAIM_POLICIES[config.tier]
     formal = len(config.seeds) >= FORMAL_FROM
     return {"formal_comparison": formal, "claim_policy": compared if formal else described}

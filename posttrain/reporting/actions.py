@@ -174,6 +174,57 @@ def _dotted(value: Any, key: str = "") -> dict[str, Any]:
     return {k: v for name, part in value.items() for k, v in _dotted(part, f"{key}.{name}".lstrip(".")).items()}
 
 
+def run_folder(path: Path) -> Path:
+    """The run folder meant by itself or by the artifact in it; ReportError for what is neither."""
+    from posttrain.reporting.html import ReportError
+
+    if not path.exists():
+        raise ReportError(f"there is no {path}. Write the folder of a run.")
+    if path.is_dir():
+        return path
+    if path.name != "artifact.json":
+        raise ReportError(f"{path} is a file. Write the folder of a run, with what its steps and samples were.")
+    return path.parent
+
+
+def report_in_words(path: Path, output: Path | None) -> bool:
+    """Shows a bench artifact or an evaluation as its own verb does; False where `path` is neither.
+
+    ReportError for a file that holds no JSON, ConfigError for an artifact that breaks its schema.
+    """
+    from posttrain.artifacts.documents import DocumentError, read
+    from posttrain.artifacts.schema import violations
+    from posttrain.registry import ConfigError
+    from posttrain.reporting.html import ReportError
+
+    file = path / "artifact.json" if path.is_dir() else path
+    if not file.is_file():
+        return False
+    try:
+        value = read(file)
+    except DocumentError as error:
+        raise ReportError(str(error)) from None
+    kind = next((key for key in ("bench_version", "eval_version") if isinstance(value, dict) and key in value), None)
+    if kind is None:
+        return False
+    if kind == "bench_version":
+        from posttrain.bench.report import report
+
+        if output is not None and output.suffix != ".svg":
+            raise ConfigError(f"--output: found {output}; of a bench only the figure is written. Write FILE.svg.")
+        report([file], output)
+        return True
+    from posttrain.evaluation.benchmark_conduct import Evaluated
+    from posttrain.evaluation.benchmark_display import show
+
+    if broken := violations(value, "eval-v1"):
+        raise ConfigError(f"report: {file} is no evaluation: {'; '.join(map(str, broken[:3]))}")
+    if output is not None:
+        raise ConfigError(f"--output: found {output}; an evaluation is shown and nothing written. Leave it out.")
+    show(Evaluated(file.parent, value), file)
+    return True
+
+
 def compare_artifacts(words: list[str], output: Path | None, plugins: list[str]) -> int:
     """`posttrain compare A.json B.json`: tables, verdicts, and a folder with the numbers and the figure."""
     from posttrain.artifacts.digests import content_digest

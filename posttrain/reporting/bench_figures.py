@@ -10,6 +10,7 @@ from posttrain.artifacts import statistics
 from posttrain.reporting.figures import COLOURS, DASHES, GREY, MARKERS, PAINTERS, Figure, canvas
 
 ARMS = ("baseline", "idea")
+LINEAR = 10.0  # per cent of the baseline's mean: where every effect is smaller the axis stays linear
 
 
 def track(artifact: Mapping[str, Any], metric: str) -> Figure:
@@ -135,14 +136,17 @@ def _family(data: Mapping[str, Any]) -> Any:
             label="one seed" if label else None,
         )
         if row["ci95"] is not None:
-            line = "95 % interval of the mean" if label else None
+            line = None if any(above["ci95"] is not None for above in rows[:i]) else "95 % interval of the mean"
             axis.plot(row["ci95"], [place, place], color=colour, linewidth=2.2, label=line)
         marker = MARKERS[i % len(MARKERS)]
         axis.plot([row["mean"]], [place], linestyle="", marker=marker, color=colour, label="mean" if label else None)
     axis.set_yticks(range(len(rows)), [row["name"] for row in reversed(rows)])
     axis.set_ylim(-0.6, len(rows) - 0.3)
-    axis.set_xscale("symlog", linthresh=10.0)  # effects of tracks lie orders of magnitude apart
-    axis.set(xlabel="gain of the idea (% of the baseline's mean, linear up to 10)")
+    words = "gain of the idea (% of the baseline's mean"
+    if any(abs(end) > LINEAR for row in rows for end in [*row["differences"], *(row["ci95"] or ())]):
+        axis.set_xscale("symlog", linthresh=LINEAR)  # effects of tracks lie orders of magnitude apart
+        words += f", linear up to {LINEAR:g}"
+    axis.set(xlabel=words + ")")
     axis.grid(visible=False, axis="y")
     _legend(made, axis)
     return made

@@ -6,7 +6,16 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from posttrain.reporting.actions import FAILED, datasets_of, methods_of, rerun_published, say, verifier
+from posttrain.reporting.actions import (
+    FAILED,
+    datasets_of,
+    methods_of,
+    report_in_words,
+    rerun_published,
+    run_folder,
+    say,
+    verifier,
+)
 from posttrain.verbs import Run, add_group, add_plugin, add_verb
 
 UNUSABLE = 3
@@ -35,7 +44,7 @@ def add_verbs(verbs: Any) -> None:
     added.add_argument("folder", metavar="RUN", type=Path)
     added.add_argument("--root", type=Path, default=Path(), metavar="DIR", help="the folder with docs/ (default: .)")
     added.add_argument("--replace", action="store_true", help="take the place of what is published there")
-    added = verb(verbs, "report", _report, "one HTML file of a run: no server, no network")
+    added = verb(verbs, "report", _report, "one HTML file of a run; a bench or an evaluation as a table")
     added.add_argument("folder", metavar="RUN", type=Path)
     added.add_argument("--output", type=Path, metavar="FILE", help="default: report.html in the run folder's parent")
     added = verb(verbs, "merge", _merge, "put runs of single seeds (--only-seed) together, to the same bytes")
@@ -161,12 +170,14 @@ def _report(options: argparse.Namespace, words: list[str]) -> int:
     from posttrain.reporting import figures, html
 
     try:
-        run = html.read_run(options.folder)
-        page = html.render(run, verifier(options.plugin)(options.folder))
+        if report_in_words(options.folder, options.output):
+            return 0
+        folder = run_folder(options.folder)
+        page = html.render(html.read_run(folder), verifier(options.plugin)(folder))
     except (html.ReportError, figures.FigureError) as error:
         return say(ValueError(f"report: {error}"))
     # Beside the folder, not in it: what lies in a run folder is recorded.
-    target = options.output or options.folder.resolve().with_name(f"{options.folder.resolve().name}-report.html")
+    target = options.output or folder.resolve().with_name(f"{folder.resolve().name}-report.html")
     write_atomically(target, page.encode())
     print(target if options.output else target.relative_to(Path.cwd()) if target.is_relative_to(Path.cwd()) else target)
     return 0

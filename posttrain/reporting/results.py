@@ -84,11 +84,13 @@ def section(entry: Entry, drawn: Mapping[str, Figure], folder: str, suite: Suite
     assert entry.plan is not None
     runs = entry.value["runs"]
     link = f"[{label(entry)}]({relative(folder, entry.artifact.path)})"
-    steps = sorted({run["training"]["steps"] for run in runs})
+    steps, protocol = sorted({run["training"]["steps"] for run in runs}), entry.value["evaluation_protocol"]
+    compares = bool(entry.value.get("comparison")) or "mechanism" in entry.value
+    said = sentences.label(protocol["claim_policy"], protocol["formal_comparison"], len(runs), compares)
     parts = [
         f"#### {label(entry)}",
         f"{link}: {runs[0]['dataset']}, {plural(len(runs), 'seed')} ({seeds(entry.value['seeds'])}), "
-        f"{' or '.join(map(str, steps))} steps; {entry.value['evaluation_protocol']['claim_policy']}.",
+        f"{' or '.join(map(str, steps))} steps; {said}.",
         outside(entry, folder),
         " ".join(sentences.described(entry.value)),
     ]

@@ -34,6 +34,13 @@ def said(artifact: Mapping[str, Any]) -> list[str]:
     ]
 
 
+def label(policy: str, formal: bool, count: int, compares: bool) -> str:
+    """A claim policy as tables and titles show it: of one seed it is not several, without a rival no comparison."""
+    if formal and not compares:
+        return f"descriptive, {plural(count, 'seed')} of one method without a rival"
+    return policy.replace("multi-seed", "single-seed") if count == 1 else policy
+
+
 def _claims(claims: Sequence[Mapping[str, Any]]) -> str:
     """Every claim under its outcome, by id."""
     groups = {outcome: [claim["id"] for claim in claims if claim["outcome"] == outcome] for outcome in OUTCOMES}

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from complete_run import RECORD, SEEDS, CompleteRun, point
 
+from posttrain.artifacts import recompute
 from posttrain.artifacts.digests import bytes_digest, content_digest, file_digest
 from posttrain.artifacts.documents import dumps, read
 from posttrain.artifacts.report import Check, Report
@@ -154,6 +155,7 @@ def test_a_resealed_edit_passes_only_where_nothing_can_be_recomputed(complete):
         (("evaluation_protocol", "claim_policy"), "outperforms everything", "claim policy"),
         (("evaluation_protocol", "claim_policy"), "smoke only, no performance claim", "claim policy"),
         (("evaluation_protocol", "claim_policy"), "formal multi-seed tiny-LM comparison", "claim policy"),
+        (("evaluation_protocol", "claim_policy"), "descriptive single-seed mechanism reproduction", "claim policy"),
         (("evaluation_protocol", "formal_comparison"), False, "claim policy"),
         (("evaluation_protocol", "alpha"), 0.1, "plan"),
         (("evaluation_protocol", "direction"), "lower is better", "plan"),
@@ -248,6 +250,20 @@ def test_other_seeds_than_the_planned_ones_fail_and_two_are_never_formal(complet
     found = failures(check(complete))
     assert f"/seeds is {seeds}, the plan says {SEEDS}" in found["plan"]
     assert ("a formal comparison needs 3 seeds" in found.get("claim policy", "")) == (len(seeds) == 2)
+
+
+@pytest.mark.parametrize(("count", "broken"), [(1, False), (2, True)])
+def test_a_single_seed_policy_is_of_one_seed(complete, count, broken):
+    artifact = complete.artifact
+    artifact["seeds"], artifact["runs"] = SEEDS[:count], artifact["runs"][:count]
+    artifact["evaluation_protocol"] |= {
+        "seeds": SEEDS[:count], "planned_n": count, "formal_comparison": False,
+        "claim_policy": "descriptive single-seed mechanism reproduction",
+    }  # fmt: skip
+    found = list(recompute.policy_problems(artifact, {"looks": []}, historical=False))
+    assert found == (
+        ["the claim policy 'descriptive single-seed mechanism reproduction' is of one seed, found 2"] * broken
+    )
 
 
 def test_a_failed_seed_stays_and_counts_with_the_failure_value(complete):

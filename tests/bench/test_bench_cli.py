@@ -1,19 +1,26 @@
 """The command line: `posttrain bench list|run|new|report`."""
 
+import ast
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from bench_shared import HISTORICAL, PLANTED, REPOSITORY
 
 from posttrain.artifacts.bench_statistics import judge
 from posttrain.artifacts.documents import read
+from posttrain.bench.conduct import Unit, perform
 from posttrain.bench.display import figure, sentence
+from posttrain.bench.foreign import HOOKS
+from posttrain.bench.options import load
 from posttrain.bench.report import family
-from posttrain.bench.track import tracks
+from posttrain.bench.track import Idea, tracks
 from posttrain.cli import main
 from posttrain.reporting import figures
+from posttrain.templates import __file__ as templates
 
 
 def test_help_imports_nothing_heavy() -> None:
@@ -85,6 +92,56 @@ def test_new_idea_and_track_run_as_they_are(tmp_path: Path, capsys: pytest.Captu
     assert found["mechanism_signature"]["custom_track"]["file"] == "my_track.py"
     small = ["data.train_examples=16", "data.test_examples=8", "data.length=10", "settings.epochs=1", *words[2:]]
     assert main(["bench", "run", "sequence", "--idea", idea, "--output", str(tmp_path / "c"), *small]) == 0
+
+
+def commented_in(text: str) -> str:
+    """The idea template with its further hooks."""
+    lines, inside = [], False
+    for line in text.splitlines():
+        inside = line.startswith("# def ") or (inside and line.startswith("#"))
+        lines.append(line.removeprefix("# ").removeprefix("#") if inside else line)
+    hooks = "loss=loss, model=model, order=order, optimizer=optimizer,"
+    return "import torch\n" + "\n".join(lines).replace(
+        "loss=loss,  # model=model, order=order, optimizer=optimizer", hooks
+    )
+
+
+def test_every_function_of_the_templates_says_what_it_gets_and_gives_and_the_commented_ones_run(tmp_path: Path) -> None:
+    assert main(["bench", "new", "idea", "mine", "--directory", str(tmp_path)]) == 0
+    assert main(["bench", "new", "track", "my-track", "--directory", str(tmp_path)]) == 0
+    mine, track = tmp_path / "mine.py", tmp_path / "my_track.py"
+    mine.write_text(commented_in(mine.read_text()))
+    for path, names in ((mine, set(HOOKS)), (track, {"data", "model", "loss", "evaluate", "absolute"})):
+        tree = ast.parse(path.read_text())
+        functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+        assert set(functions) == names
+        for name, function in functions.items():
+            text = ast.get_docstring(function) or ""
+            kinds = ("tensor", "Module", "Optimizer", "float", "int", "Batch")
+            assert any(kind in text for kind in kinds), f"{path.name}: {name} states no type"
+    words = ["settings.epochs=1", "data.train_examples=32", "evaluation_seeds=0-5", "tuning_seeds=10"]
+    assert main(["bench", "run", str(track), "--idea", str(mine), "--output", str(tmp_path / "run"), *words]) == 0
+    found = read(tmp_path / "run" / "artifact.json")
+    assert found["mechanism_signature"]["custom_idea"]["changes"] == ["model", "loss", "order", "optimizer", "strength"]
+
+
+def test_the_order_that_the_template_promises_is_the_one_that_hooks_get(tmp_path: Path) -> None:
+    seen: list[Any] = []
+
+    def order(base: Any, data: Any, settings: Any) -> Any:
+        seen.append((base, data, settings))
+        return base
+
+    bench = load("sequence", overrides=["data.train_examples=24", "settings.epochs=3"])
+    perform(replace(bench, idea=Idea(name="mine", order=order), own_idea=False), Unit("idea", 0, 0))
+    ((base, data, settings),) = seen
+    assert (str(base.dtype), tuple(base.shape)) == ("torch.int64", (3, len(data.train)))
+    assert all(sorted(row.tolist()) == list(range(24)) for row in base)
+    assert (data.train.inputs.shape[1:], data.train.targets.shape[1:]) == ((32, 1), (16,)), "as the template says"
+    assert isinstance(settings, dict)
+    template = Path(templates).with_name("bench_idea.py.txt").read_text()
+    assert "int64 tensor [epochs, len(data.train)]" in template
+    assert "float32 [N, 32, 1] and [N, 16]" in template
 
 
 def test_a_figure_lies_in_the_run_folder_and_is_drawn_again_by_report(

@@ -177,7 +177,7 @@ def test_folders_that_are_complete_or_of_another_plan_are_refused(tmp_path: Path
     with pytest.raises(ConfigError, match="complete run"):
         conduct(load(PLANTED), tmp_path / "run")
     (tmp_path / "run" / "execution.json").unlink()
-    with pytest.raises(ConfigError, match="not this plan begun"):
+    with pytest.raises(ConfigError, match=r"what another plan began: alpha 0\.05 -> 0\.01"):
         conduct(load(PLANTED, overrides=["alpha=0.01"]), tmp_path / "run")
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "notes.txt").write_text("mine")

@@ -159,7 +159,7 @@ def test_a_second_run_with_other_settings_leaves_a_killed_one_as_it_is(tmp_path:
 
     os.waitpid(forked(run), 0)
     before = {p: p.read_bytes() for p in (tmp_path / "run").rglob("*.json") if p.name != NAME}
-    with pytest.raises(ConfigError, match="not this plan begun"):
+    with pytest.raises(ConfigError, match=r"what another plan began: alpha 0\.05 -> 0\.01"):
         conduct(load(PLANTED, overrides=[*SMALL, "alpha=0.01"]), tmp_path / "run")
     assert {p: p.read_bytes() for p in (tmp_path / "run").rglob("*.json") if p.name != NAME} == before
 
@@ -190,3 +190,51 @@ def test_workers_end_with_a_killed_parent(tmp_path: Path) -> None:
     done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True)
     assert done.returncode == 0, done.stderr.decode()
     assert documents.read(tmp_path / "run" / "execution.json")["execution"]["counters"]["cells_read"] >= 3
+
+
+def alive(session: int) -> list[str]:
+    """Processes of a session that have not ended, by /proc."""
+    found = []
+    for place in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            state, _, _, its_session, *_ = (place / "stat").read_text().rpartition(")")[2].split()
+            command = (place / "cmdline").read_text().replace("\0", " ")  # empty where it is just ending
+            if int(its_session) == session and state not in "ZX" and command:
+                found.append(f"{place.name} {command}")
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
+@pytest.mark.parametrize("to", ["everyone, as Ctrl-C in a terminal does", "the parent alone"])
+def test_after_an_interrupt_no_worker_trains_on_and_one_line_says_where_it_goes_on(tmp_path: Path, to: str) -> None:
+    """Cells take a minute, so that whoever waited for one would be seen."""
+    slow = tmp_path / "slow.py"
+    text = Path(PLANTED).read_text().replace("import math\n", "import math\nimport time\n")
+    begun = "        open('begun', 'a').close()\n        time.sleep(60)\n"
+    slow.write_text(text.replace("        own = cell.settings\n", "        own = cell.settings\n" + begun))
+    command = [sys.executable, "-m", "posttrain", "bench", "run", str(slow), "--jobs", "2", "--output", "run"]
+    with subprocess.Popen(
+        command,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,  # a group of its own, and SIGINT as in a terminal
+    ) as run:
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline and not ((tmp_path / "begun").exists() and len(alive(run.pid)) >= 3):
+            time.sleep(0.01)
+        assert len(alive(run.pid)) >= 3, "a parent and two workers"
+        sent = time.monotonic()
+        (os.kill if to == "the parent alone" else os.killpg)(run.pid, signal.SIGINT)
+        try:
+            said = run.communicate(timeout=30)[1]
+        finally:
+            left = alive(run.pid)
+            with suppress(ProcessLookupError):
+                os.killpg(run.pid, signal.SIGKILL)
+    assert time.monotonic() - sent < 20, "nobody waited for a cell"
+    assert run.returncode == 130
+    assert said == "posttrain: interrupted. run is incomplete. The same command goes on with it.\n"
+    assert [process for process in left if "resource_tracker" not in process] == []  # which ends when it notices

@@ -22,7 +22,7 @@ from small_runs import (
 )
 
 from posttrain.artifacts.documents import read
-from posttrain.reporting import build, figures, manual
+from posttrain.reporting import build, figures, manual, sentences
 from posttrain.reporting.reading import SuiteError, received_files
 
 PAGE = "docs/post-training/2609.04565-sparse-opd/README.md"
@@ -396,3 +396,35 @@ def test_a_changed_or_misnamed_copy_is_caught(root):
     copy.with_name("0" * 64 + ".bin").write_bytes(data)
     with pytest.raises(SuiteError, match="its name says another digest"):
         differences(root)
+
+
+@pytest.mark.parametrize(
+    ("policy", "formal", "count", "compares", "shown"),
+    [
+        (
+            "formal multi-seed mechanism comparison",
+            True,
+            3,
+            False,
+            "descriptive, 3 seeds of one method without a rival",
+        ),
+        ("formal multi-seed mechanism comparison", True, 12, True, "formal multi-seed mechanism comparison"),
+        (
+            "descriptive multi-seed mechanism reproduction",
+            False,
+            1,
+            False,
+            "descriptive single-seed mechanism reproduction",
+        ),
+        (
+            "descriptive multi-seed mechanism reproduction",
+            False,
+            2,
+            False,
+            "descriptive multi-seed mechanism reproduction",
+        ),
+        ("smoke only, no performance claim", False, 1, False, "smoke only, no performance claim"),
+    ],
+)
+def test_a_label_says_no_more_seeds_and_no_more_comparison_than_there_is(policy, formal, count, compares, shown):
+    assert sentences.label(policy, formal, count, compares) == shown
