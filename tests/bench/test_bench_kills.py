@@ -220,7 +220,9 @@ def test_after_an_interrupt_no_worker_trains_on_and_one_line_says_where_it_goes_
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        start_new_session=True,  # a group of its own, and SIGINT as in a terminal
+        start_new_session=True,  # a group of its own
+        # A suite that runs in the background of a shell ignores SIGINT, and would hand that down.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     ) as run:
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline and not ((tmp_path / "begun").exists() and len(alive(run.pid)) >= 3):
