@@ -96,7 +96,7 @@ def load(
     options = _options(raw, found)
     tried = found.idea
     if idea is not None:
-        tried, source = _read_idea(Path(idea))
+        tried, source = read_idea(Path(idea))
         sources = (*sources, source)
     track = _applied(found, options)
     tuning, evaluation = _seeds(track, options)
@@ -133,7 +133,8 @@ def find_track(name: str) -> tuple[Track, tuple[Source, ...]]:
     return track, (source,)
 
 
-def _read_idea(path: Path) -> tuple[Idea, Source]:
+def read_idea(path: Path) -> tuple[Idea, Source]:
+    """The idea that a file defines as `idea`."""
     module, source = _module(path, "idea")
     idea = getattr(module, "idea", None)
     if not isinstance(idea, Idea):

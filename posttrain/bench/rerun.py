@@ -1,7 +1,7 @@
 """Level V3 of a bench artifact: its trainings again, as far as the budget goes. Nothing is written.
 
-What runs is the track of the recorded name, as it is here, under the recorded plan; code that an artifact names is not
-imported.
+What runs is the track of the recorded name, as it is here, under the recorded plan. Code that an artifact names is not
+imported, unless whoever asks names a file with the recorded bytes as a plugin.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 
 from posttrain.artifacts.bench_statistics import summary
 from posttrain.artifacts.bench_verify import as_artifact, is_bench
+from posttrain.artifacts.digests import file_digest
 from posttrain.artifacts.documents import plain
 from posttrain.artifacts.evidence import Evidence, gather, read_document
 from posttrain.artifacts.provenance import environment_class
@@ -21,7 +22,7 @@ from posttrain.artifacts.report import Check, Report, settle
 from posttrain.assembly import pin
 from posttrain.bench import planning, records
 from posttrain.bench.conduct import Unit, perform
-from posttrain.bench.options import Bench
+from posttrain.bench.options import Bench, find_track, read_idea
 from posttrain.bench.rehearsal import ARMS
 from posttrain.bench.track import Found, Result, tracks
 from posttrain.evaluation.rerun import BUDGET, TOLERANCE, differences
@@ -41,8 +42,11 @@ def handles(path: Path) -> bool:
     return file.is_file() and is_bench(file)
 
 
-def rerun(report: Report, path: Path, budget: float = BUDGET) -> Report:
-    """The report with level V3: how many trainings gave what is recorded, and how many the budget left out."""
+def rerun(report: Report, path: Path, budget: float = BUDGET, plugins: Sequence[str] = ()) -> Report:
+    """The report with level V3: how many trainings gave what is recorded, and how many the budget left out.
+
+    `plugins` are the files of code from outside that may run.
+    """
     file = path / "artifact.json" if path.is_dir() else path
     artifact, _ = read_document(file, "bench-v1", "artifact")
     rest = tuple(item for item in report.not_checked if not item.startswith("V3"))
@@ -50,25 +54,27 @@ def rerun(report: Report, path: Path, budget: float = BUDGET) -> Report:
         if artifact is None or "protocol" not in artifact.value:
             raise _Unusable("no plan was recorded, so nothing says what to run")
         evidence = gather(as_artifact(artifact))
-        bench = _recorded(evidence)
+        bench = _recorded(evidence, plugins)
         checks, left = _checks(bench, evidence, budget)
     except (_Unusable, ConfigError) as error:
         return replace(report, not_checked=(*rest, f"V3: {error}"))
     return replace(report, checks=(*report.checks, *checks), not_checked=(*left, *rest))
 
 
-def _recorded(evidence: Evidence) -> Bench:
+def _recorded(evidence: Evidence, plugins: Sequence[str]) -> Bench:
     """The bench that the plan describes, on the track as it is here."""
     if evidence.plan is None or evidence.execution is None:
         raise _Unusable("without plan and execution record nothing says what to run and where it ran")
     plan = evidence.plan.value["plan"]
     common = plan["common_config"]
-    for kind in ("custom_track", "custom_idea"):
-        if kind in common:
-            raise _Unusable(f"{kind.replace('_', ' ')}: {common[kind]['file']} is code from outside, not run from here")
-    if common["track"] not in tracks:
+    from_file, of_idea = (_trusted(common, f"custom_{kind}", plugins) for kind in ("track", "idea"))
+    if from_file is None and common["track"] not in tracks:
         raise _Unusable(f"there is no track `{common['track']}` here")
-    track = tracks.get(common["track"])
+    track, sources = find_track(from_file or common["track"])
+    idea = track.idea
+    if of_idea is not None:
+        idea, source = read_idea(Path(of_idea))
+        sources = (*sources, source)
     track = replace(
         track,
         base=common["base"],
@@ -78,19 +84,35 @@ def _recorded(evidence: Evidence) -> Bench:
     )
     bench = Bench(
         track=track,
-        idea=track.idea,
-        own_idea=True,
+        idea=idea,
+        own_idea=of_idea is None,
         protocol=common["protocol"],
         tuning_seeds=tuple(common["sweep_seeds"]),
         evaluation_seeds=tuple(plan["seeds"]),
         alpha=plan["alpha"],
         failure_value=plan["failure_value"],
         family_size=len(plan["family"]),
+        sources=sources,
     )
     other = sorted({place.split("/")[1] for place, _, _ in differences(plan, plain(planning.plan(bench)), "")})
     if other:
         raise _Unusable(f"the track here is another one than the recorded: its plan differs in {', '.join(other)}")
     return bench
+
+
+def _trusted(common: Mapping[str, Any], kind: str, plugins: Sequence[str]) -> str | None:
+    """The file of a plan's code from outside, among those that the caller lets run; None where the plan has none."""
+    if kind not in common:
+        return None
+    recorded, said = common[kind], kind.replace("_", " ")
+    same = [name for name in plugins if Path(name).name == recorded["file"]]
+    if not same:
+        raise _Unusable(
+            f"{said}: {recorded['file']} is code from outside. Where you have read and trust it, write --plugin FILE"
+        )
+    if recorded["sha256"] not in [file_digest(name) for name in same]:
+        raise _Unusable(f"{said}: {same[0]} has other bytes than the {recorded['file']} that ran")
+    return next(name for name in same if file_digest(name) == recorded["sha256"])
 
 
 def _checks(bench: Bench, evidence: Evidence, budget: float) -> tuple[list[Check], list[str]]:

@@ -74,8 +74,10 @@ def verify_paths(paths: list[Path], plugins: list[str], rerun: bool, budget: flo
         plain = check
 
         def check(path: Path) -> Report:
-            again = bench.rerun if bench.handles(path) else third.rerun
-            return again(plain(path), path, third.BUDGET if budget is None else budget)
+            seconds = third.BUDGET if budget is None else budget
+            if bench.handles(path):
+                return bench.rerun(plain(path), path, seconds, plugins)
+            return third.rerun(plain(path), path, seconds)
 
     def suite(path: Path) -> list[Report]:
         return verify_suite(path.resolve().parent, methods_of([]), check, datasets_of())

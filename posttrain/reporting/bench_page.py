@@ -86,7 +86,9 @@ def _signature(entry: Entry, folder: str) -> str:
         outside(entry, folder),
         f"95 % interval of the difference: {interval(ci95)}." if ci95 else "",
     ]
-    if isinstance(inner, Mapping):
+    if isinstance(inner, Mapping) and not inner.get("claims", True):
+        parts.append("No prediction was written down for this idea.")
+    elif isinstance(inner, Mapping):
         text = json.dumps(inner, indent=2, ensure_ascii=False)
         outcome = inner.get("confirmed")
         said = MISSING if not isinstance(outcome, bool) else "confirmed" if outcome else "refuted"

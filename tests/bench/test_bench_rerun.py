@@ -112,11 +112,33 @@ def test_on_another_kind_of_machine_small_differences_warn_and_large_ones_fail(r
 
 def test_what_cannot_be_run_here_is_named_and_not_run(tmp_path: Path, monkeypatch) -> None:
     conduct(load(PLANTED, overrides=["evaluation_seeds=0-5", "tuning_seeds=100"]), tmp_path / "custom")
-    assert (
-        "V3: custom track: bench_planted.py is code from outside, not run from here"
-        in again(tmp_path / "custom").not_checked
-    )
+    (said,) = [item for item in again(tmp_path / "custom").not_checked if item.startswith("V3")]
+    assert said.startswith("V3: custom track: bench_planted.py is code from outside. Where you have read and trust it")
     assert "V3: no plan was recorded, so nothing says what to run" in again(HISTORICAL[0]).not_checked
+
+
+@pytest.mark.parametrize("kind", ["track", "idea"])
+def test_code_from_outside_runs_again_where_the_caller_names_a_file_with_its_bytes(kind, tmp_path: Path) -> None:
+    code = tmp_path / "mine.py"
+    if kind == "track":
+        code.write_bytes(Path(PLANTED).read_bytes())
+        made = load(str(code), overrides=["evaluation_seeds=0-5", "tuning_seeds=100"])
+    else:
+        code.write_text(
+            "from posttrain.bench.track import Idea\n\n\n"
+            "def order(base, data, settings):\n    return base.flip(0)\n\n\n"
+            'idea = Idea(name="flipped", order=order)\n'
+        )
+        made = load("multiscale_diffusion_pde", str(code), SMALL)
+    conduct(made, tmp_path / "run")
+
+    def judged(*plugins: str) -> Any:
+        return rerun(verify(tmp_path / "run"), tmp_path / "run", 60.0, plugins)
+
+    assert third(judged(str(code)))["rerun"].status == "passed"
+    code.write_text(code.read_text() + "\n")
+    assert any("has other bytes than the mine.py that ran" in item for item in judged(str(code)).not_checked)
+    assert any("write --plugin FILE" in item for item in judged().not_checked)
 
 
 def test_a_track_that_has_changed_is_named(run: Path, monkeypatch) -> None:
