@@ -188,12 +188,17 @@ def _check_answers(config: TrainConfig, drawn: ProblemSet) -> None:
         if not isinstance(getattr(config.evaluation, f.name), Exact)
     }
     for key, (judge, problems) in judges.items():
-        without = [problem.id for problem in problems if not problem.answer]
-        if without and getattr(judge, "reads_answer", False):
-            asked = (
-                "" if key == "reward" else ", or write evaluation.accuracy=exact evaluation.reward=exact (0 throughout)"
-            )
-            raise ConfigError(
-                f"{key}: `{config.names[key]}` compares with the answer, but {len(without)} of {len(problems)} "
-                f"problems have none, {without[0]} the first. Name its column with dataset.columns.answer=NAME{asked}."
-            )
+        otherwise = (
+            "" if key == "reward" else ", or write evaluation.accuracy=exact evaluation.reward=exact (0 throughout)"
+        )
+        refuse_without_answers(key, config.names.get(key, ""), judge, problems, otherwise)
+
+
+def refuse_without_answers(key: str, name: str, judge: Any, problems: Sequence[Problem], otherwise: str = "") -> None:
+    """ConfigError where a reward (`name`, set by `key`) compares with answers that some problems do not have."""
+    without = [problem.id for problem in problems if not problem.answer]
+    if without and getattr(judge, "reads_answer", False):
+        raise ConfigError(
+            f"{key}: `{name}` compares with the answer, but {len(without)} of {len(problems)} problems have none, "
+            f"{without[0]} the first. Name its column with dataset.columns.answer=NAME{otherwise}."
+        )

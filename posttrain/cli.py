@@ -52,6 +52,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ConfigError as error:
         print(f"posttrain: {error}", file=sys.stderr)
         return 2
+    except BrokenPipeError:  # whoever read the output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
     except (ArithmeticError, RuntimeError, OSError) as error:
         print(f"posttrain: {error}", file=sys.stderr)
         return 1

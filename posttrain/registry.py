@@ -148,14 +148,14 @@ def _import(name: str, load: Callable[[], Any], installed: bool = False) -> Plug
             f"plugin `{name}`: there is no module of this name.{meant} A file is named with its ending, .py: "
             "reward=FILE.py:FUNCTION or --plugin FILE.py."
         ) from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         where = _line(error, name)
         raise ConfigError(f"plugin `{name}` does not import: {type(error).__name__}: {error}{where}") from error
     _modules[name] = module
     return Plugin(name, _digest(module), installed)
 
 
-def _line(error: Exception, name: str) -> str:
+def _line(error: BaseException, name: str) -> str:
     """` (my.py, line 3)`, the last line of the file that an import came to; a syntax error says it by itself."""
     if isinstance(error, SyntaxError) or not name.endswith(".py"):
         return ""

@@ -406,3 +406,12 @@ def test_a_misspelt_verb_or_option_gets_its_neighbour(words, meant, capsys):
 def test_a_setting_with_dashes_is_no_misspelt_option(word, capsys):
     assert main(["train", "grpo", word]) == 2
     assert "settings are written without dashes. Write" in capsys.readouterr().err
+
+
+def test_a_reader_that_has_seen_enough_ends_the_output_without_a_word():
+    command = [sys.executable, "-m", "posttrain", "list"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ}) as listing:
+        assert listing.stdout and listing.stderr
+        listing.stdout.close()
+        said = listing.stderr.read()
+    assert (listing.returncode, said) == (141, b"")

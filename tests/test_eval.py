@@ -505,3 +505,11 @@ def test_report_of_an_evaluation_shows_what_the_evaluation_showed(copied, capsys
     assert not Path("runs").exists(), "a look writes nothing"
     said(capsys, "report", str(copied), "--output", "eval.html", code=2)
     assert not Path("eval.html").exists()
+
+
+def test_rows_without_answers_are_refused_before_anything_is_answered(tmp_path, capsys):
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"prompt": "1+2="}\n{"prompt": "2+2="}\n')
+    assert main(["eval", "tiny:student", "--dataset", str(rows), "--output", str(tmp_path / "run")]) == 2
+    assert "`exact` compares with the answer, but 2 of 2 problems have none" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from posttrain.artifacts.bench_statistics import judge
 from posttrain.artifacts.statistics import count_wins, min_attainable_p, seeds_needed
-from posttrain.artifacts.verdicts import Comparison
+from posttrain.artifacts.verdicts import WORSE, Comparison
 from posttrain.reporting.formatting import plural
 
 WIDTH = 41  # columns of the figure
@@ -186,7 +186,8 @@ def sentence(artifact: Mapping[str, Any], c: Comparison) -> str:
         )
     plain = verdict.removesuffix(", below smallest effect of interest")
     meaning = MEANING.get(plain, "no verdict")
-    small = ", but by less than the smallest effect of interest" if plain != verdict else ""
+    below = plain != verdict or (verdict == WORSE and abs(c.delta_mean or 0.0) < (c.sesoi or 0.0))
+    small = ", but by less than the smallest effect of interest" if below else ""
     return f"{name}: {verdict}: {meaning}{small}."
 
 

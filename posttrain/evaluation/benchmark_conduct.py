@@ -22,7 +22,7 @@ from posttrain.artifacts.evidence import read_document
 from posttrain.artifacts.lock import NAME as LOCK
 from posttrain.artifacts.lock import exclusive
 from posttrain.artifacts.report import FAILED
-from posttrain.assembly import pin, refuse_chosen_answers
+from posttrain.assembly import pin, refuse_chosen_answers, refuse_without_answers
 from posttrain.batch import Problem
 from posttrain.evaluation import benchmark_records as records
 from posttrain.evaluation.answering import Cost, answer, require_gradable
@@ -106,6 +106,8 @@ class _Session:
         if self.subject.run is None or self.subject.run.resolved["dataset"] != resolved["dataset"]:
             everything = [problem for some in self.problems.values() for problem in some]
             refuse_chosen_answers(self.benchmark.dataset, self.benchmark.reward, resolved["reward"], everything)
+            name = (resolved["reward"] or {}).get("name", "exact")
+            refuse_without_answers("reward", name, self.benchmark.reward, everything)
         require_gradable(self.benchmark.reward, next(iter(self.problems.values()))[0])
         whole = {name: part for parts in self.splits.values() for name, part in parts.items()}
         stored = self._stored(whole) if isinstance(self.against, Path) else None

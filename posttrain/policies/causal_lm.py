@@ -77,6 +77,8 @@ class CausalLM:
         """The policy of the loaded model; prompts over the limit are found here, before anything is trained."""
         if weights:
             raise ConfigError("policy.start: weights of a dataset fit no language model. Write policy.start=null.")
+        if self.device == "cuda" and not torch.cuda.is_available():
+            raise ConfigError("policy.device: found cuda, but torch finds no such device. Write policy.device=cpu.")
         require_intact(self.model)
         model, tokenizer = load(self.model, self.dtype, self.attn_implementation, self.trust_remote_code)
         return CausalLMPolicy(self, model, tokenizer, problems, critic)

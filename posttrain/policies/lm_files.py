@@ -36,6 +36,7 @@ def load(model: str, dtype: str, attn_implementation: str | None, trust_remote_c
     from transformers.utils import logging
 
     logging.disable_progress_bar()
+    logging.set_verbosity_error()  # what it finds about the weights is refused by name below
     local = {"trust_remote_code": trust_remote_code, "local_files_only": folder.is_dir()}
     try:
         tokenizer = AutoTokenizer.from_pretrained(model, **local)

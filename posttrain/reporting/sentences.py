@@ -60,10 +60,12 @@ def described(artifact: Mapping[str, Any]) -> Iterator[str]:
     found = next((change for change in changes(runs) if change.metric == "accuracy"), None)
     if found is None:
         return
-    rose = sum(run["final"]["accuracy"] > run["baseline"]["accuracy"] for run in done)
+    moves = [run["final"]["accuracy"] - run["baseline"]["accuracy"] for run in done]
+    fell = found.after < found.before
+    moved = sum(move < 0 if fell else move > 0 for move in moves)
     yield (
-        f"Accuracy rose in {rose} of {plural(len(done), 'seed')}, from {number(found.before)} to {number(found.after)} "
-        f"on average, for {where(artifact)}."
+        f"Accuracy {'fell' if fell else 'rose'} in {moved} of {plural(len(done), 'seed')}, "
+        f"from {number(found.before)} to {number(found.after)} on average, for {where(artifact)}."
     )
     gap = gap_closed(artifact)
     if gap is not None and gap.mean is None:

@@ -51,6 +51,7 @@ _PHRASE = re.compile(r"\banswer(?:\*\*)? {0,2}(?:is|:|=)(?:\*\*)?[ :]{0,3}(.*)",
 # Bounded, so that a completion of nothing but opening marks takes no time.
 _MATHS = re.compile(r"\$\$(.{1,999}?)\$\$|\$([^$\n]{1,999})\$|\\\((.{1,999}?)\\\)|\\\[(.{1,999}?)\\\]", re.DOTALL)
 
+_STEPS = re.compile(r"(?<!\\);(?=\S)")  # between steps that are written without a space; `\;` is one of LaTeX's
 _SENTENCE = re.compile(r"(?:^|\s)(?!(?:or|and|in|pi|sqrt|ln|log|sin|cos|tan)\b)[A-Za-z]{2,}(?=[\s,;:]|$)")
 
 _REPLACEMENTS = (
@@ -161,7 +162,7 @@ def close(a: Fraction, b: Fraction, tolerance: float = 0.0) -> bool:
 
 def _numbers(text: str, percent: Percent, last: bool) -> Answer | None:
     """The last (or first) number of a text. A word with digits that reads as no number is an answer without value."""
-    words = tidy(text).split()
+    words = tidy(_STEPS.sub("; ", text)).split()
     for i in reversed(range(len(words))) if last else range(len(words)):
         core = _core(words[i])
         if not any(letter.isdecimal() for letter in core) or core[0].isalpha() or re.fullmatch(r"\d+[a-z]{2}", core):

@@ -74,7 +74,7 @@ class Function(BatchReward):
     def _together(self, given: dict[str, Any], ids: list[str]) -> list[Outcome]:
         try:
             found = self.function(**given)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             what = f"reward `{self.source}`, samples 0 to {len(ids) - 1} together: {_raised(error)}"
             return [self._failed(what, error)] * len(ids)
         if isinstance(found, np.ndarray | Tensor) and found.ndim == 1:
@@ -87,7 +87,7 @@ class Function(BatchReward):
     def _alone(self, i: int, given: dict[str, Any], problem: str) -> Outcome:
         try:
             value = self.function(**given)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             return self._failed(f"reward `{self.source}`, sample {i} (problem {problem}): {_raised(error)}", error)
         return self._outcome(i, value, problem)
 
@@ -97,13 +97,13 @@ class Function(BatchReward):
         except ValueError as error:
             return self._failed(f"reward `{self.source}`, sample {i} (problem {problem}): {error}", error)
 
-    def _failed(self, message: str, error: Exception) -> Failure:
+    def _failed(self, message: str, error: BaseException) -> Failure:
         if self.on_error == "stop":
             raise RewardError(f"{message}. To leave such samples out, write reward.on_error=exclude.") from error
         return Failure(message, "error")
 
 
-def _raised(error: Exception) -> str:
+def _raised(error: BaseException) -> str:
     return f"raised {type(error).__name__}: {error}"
 
 

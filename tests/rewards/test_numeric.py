@@ -95,6 +95,9 @@ def test_br_23_the_rule_for_percentages_is_stated_and_can_be_the_other_one():
         ("about 1.5 × 10^3 things", 1500),
         ("he came 3rd and x2 was 7", 7),
         ("it is .5", Fraction(1, 2)),
+        ("2*3=6;6+1=7;7", 7),
+        ("2;3", 3),
+        (r"a\;b 1\;234", 1234),
     ],
 )
 def test_the_answer_is_the_marked_number_or_else_the_last_one(text, value):
