@@ -59,6 +59,29 @@ def listening() -> Iterator[None]:
         _shared.clear()
 
 
+@contextmanager
+def interrupting() -> Iterator[None]:
+    """In here SIGTERM interrupts as Ctrl-C does and ends in Stopped: for work that keeps each finished part anyway."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    asked = []
+
+    def interrupt(number: int, _: Any) -> None:
+        asked.append(number)
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        if asked:
+            raise Stopped(str(error)) from None
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def end_with_parent() -> None:
     """From now on this process ends when the one that started it does: killed with -9, that one can tell nobody."""
     parent = multiprocessing.parent_process()

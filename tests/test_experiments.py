@@ -20,8 +20,10 @@ from posttrain.artifacts.documents import read
 from posttrain.artifacts.schema import violations
 from posttrain.cli import main
 from posttrain.evaluation import api, experiment
+from posttrain.evaluation.conduct import remarks
 from posttrain.evaluation.controls import CONTROLS
 from posttrain.evaluation.study import Claim, Results, difference, ratio, studies
+from posttrain.evaluation.work import Done
 from posttrain.registry import ConfigError, algorithms
 
 ROOT = Path(__file__).parents[1]
@@ -711,3 +713,19 @@ def test_a_plan_binds_the_whole_configuration_of_every_arm(tmp_path):
     for seeds, outcome in ((5, "inconclusive"), (6, "confirmed")):
         runs = [{"final": {"accuracy": 0.5 + i / 100}} for i in range(seeds)]
         assert claim.decide(Results({"main": runs}))["outcome"] == outcome
+
+
+def test_what_tables_would_hide_is_said_at_the_end():
+    def done(found, *rows):
+        return Done({}, list(rows), [], {}, found)
+
+    assert list(remarks([done({}, {"unscored": 0, "supervised_positions": 8.0}, {"supervised_positions": 1.0})])) == []
+    damaged, unscored, idle = remarks(
+        [
+            done({"teacher_store_corrupt": 2}, {"unscored": 3, "supervised_positions": 4.0}),
+            done({"teacher_store_corrupt": 1}, {"unscored": 4, "supervised_positions": 0.0}),
+        ]
+    )
+    assert damaged.startswith("3 damaged entries")
+    assert unscored.startswith("7 completions have no reward")
+    assert idle.startswith("1 of 2 updates had no token to learn from")

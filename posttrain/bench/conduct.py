@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from posttrain import stopping
 from posttrain.artifacts import documents, manifest
 from posttrain.artifacts.bench_statistics import best_cell, summary
 from posttrain.artifacts.digests import code_digest, content_digest
@@ -63,14 +64,17 @@ def conduct(
     rehearse(bench)
     plan = manifest.plan_document(planning.plan(bench))
     folder = output or default_folder(bench, plan["plan_sha256"])
-    try:
-        with exclusive(folder, plan["plan_sha256"]):
-            return _run(bench, plan, folder, jobs, watch, argv, started)
-    except OutsideError as error:
-        left = f"{folder} is incomplete: a mended file is another plan, which needs another --output or none there."
-        raise OutsideError(f"{error} {left}", error.calls) from error
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt(f"{folder} is incomplete. The same command goes on with it.") from None
+    with stopping.interrupting():
+        try:
+            with exclusive(folder, plan["plan_sha256"]):
+                return _run(bench, plan, folder, jobs, watch, argv, started)
+        except OutsideError as error:
+            left = (
+                f"{folder} is incomplete: a mended file is another plan: write another --output, or remove the folder."
+            )
+            raise OutsideError(f"{error} {left}", error.calls) from error
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(f"{folder} is incomplete. The same command goes on with it.") from None
 
 
 def _run(

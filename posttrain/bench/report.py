@@ -92,6 +92,9 @@ def _read(path: Path) -> Mapping[str, Any]:
     """An artifact file or the run folder that holds one."""
     try:
         value = read(_file(path))
+    except FileNotFoundError:
+        incomplete = f"{path} is incomplete: there is no artifact.json" if path.is_dir() else f"there is no {path}"
+        raise ConfigError(f"report: {incomplete}. Give finished runs of posttrain bench run.") from None
     except ValueError as error:
         raise ConfigError(f"report: {error}") from error
     broken = violations(value, "bench-v1")

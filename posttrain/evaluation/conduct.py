@@ -281,13 +281,8 @@ class _Session:
         for folder in sorted((place / "model").glob("seed-*")):
             card = model_card(artifact, arm.config, int(folder.name.removeprefix("seed-")))
             documents.write_atomically(folder / "README.md", card.encode())
-        damaged = sum(part.found.get("teacher_store_corrupt", 0) for part in done)
-        if damaged:
-            print(
-                f"posttrain: {arm.name}: {damaged} damaged entries found in the teacher's store; none was used, each "
-                "was made again or left out (teacher.on_miss)",
-                file=sys.stderr,
-            )
+        for remark in remarks(done):
+            print(f"posttrain: {arm.name}: {remark}", file=sys.stderr)
         record = manifest.execution_document(self._execution(arm, done))
         documents.write_atomically(place / "execution.json", documents.dumps(record))
 
@@ -341,6 +336,23 @@ class _Session:
 # What a phase cost, by its name in the execution record.
 PHASE_COSTS = {"seconds": "phases", "tokens": "phase_tokens", "peak_bytes": "phase_peak_bytes"}
 _COUNTERS = ("_entries", "_calls", "_events", "_updates", "_refreshes", "refills")
+
+
+def remarks(done: Sequence[Done]) -> Iterator[str]:
+    """What the tables of a finished run would hide."""
+    damaged = sum(part.found.get("teacher_store_corrupt", 0) for part in done)
+    if damaged:
+        yield (
+            f"{damaged} damaged entries found in the teacher's store; none was used, each was made again or left out "
+            "(teacher.on_miss)"
+        )
+    rows = [row for part in done for row in part.metrics]
+    unscored = sum(int(row.get("unscored", 0)) for row in rows)
+    if unscored:
+        yield f"{unscored} completions have no reward and taught nothing (`unscored` in metrics.jsonl)"
+    idle = sum(row.get("supervised_positions") == 0 for row in rows)
+    if idle:
+        yield f"{idle} of {len(rows)} updates had no token to learn from (`supervised_positions` in metrics.jsonl)"
 
 
 def _over_seeds(kind: str, costs: Sequence[Mapping[str, float]]) -> dict[str, float]:

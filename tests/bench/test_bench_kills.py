@@ -205,8 +205,16 @@ def alive(session: int) -> list[str]:
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
-@pytest.mark.parametrize("to", ["everyone, as Ctrl-C in a terminal does", "the parent alone"])
-def test_after_an_interrupt_no_worker_trains_on_and_one_line_says_where_it_goes_on(tmp_path: Path, to: str) -> None:
+@pytest.mark.parametrize(
+    ("number", "to", "code", "words"),
+    [
+        (signal.SIGINT, "everyone, as Ctrl-C in a terminal does", 130, "interrupted."),
+        (signal.SIGTERM, "the parent alone", 143, "stopped as asked; the state is saved."),
+    ],
+)
+def test_after_an_interrupt_no_worker_trains_on_and_one_line_says_where_it_goes_on(
+    tmp_path: Path, number: int, to: str, code: int, words: str
+) -> None:
     """Cells take a minute, so that whoever waited for one would be seen."""
     slow = tmp_path / "slow.py"
     text = Path(PLANTED).read_text().replace("import math\n", "import math\nimport time\n")
@@ -229,7 +237,7 @@ def test_after_an_interrupt_no_worker_trains_on_and_one_line_says_where_it_goes_
             time.sleep(0.01)
         assert len(alive(run.pid)) >= 3, "a parent and two workers"
         sent = time.monotonic()
-        (os.kill if to == "the parent alone" else os.killpg)(run.pid, signal.SIGINT)
+        (os.kill if to == "the parent alone" else os.killpg)(run.pid, number)
         try:
             said = run.communicate(timeout=30)[1]
         finally:
@@ -237,6 +245,6 @@ def test_after_an_interrupt_no_worker_trains_on_and_one_line_says_where_it_goes_
             with suppress(ProcessLookupError):
                 os.killpg(run.pid, signal.SIGKILL)
     assert time.monotonic() - sent < 20, "nobody waited for a cell"
-    assert run.returncode == 130
-    assert said == "posttrain: interrupted. run is incomplete. The same command goes on with it.\n"
+    assert run.returncode == code
+    assert said == f"posttrain: {words} run is incomplete. The same command goes on with it.\n"
     assert [process for process in left if "resource_tracker" not in process] == []  # which ends when it notices
