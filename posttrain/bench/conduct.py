@@ -70,7 +70,7 @@ def conduct(
                 return _run(bench, plan, folder, jobs, watch, argv, started)
         except OutsideError as error:
             left = (
-                f"{folder} is incomplete: a mended file is another plan: write another --output, or remove the folder."
+                f"{folder} is incomplete. A mended file is another plan: write another --output, or remove it."
             )
             raise OutsideError(f"{error} {left}", error.calls) from error
         except KeyboardInterrupt:
