@@ -69,9 +69,7 @@ def conduct(
             with exclusive(folder, plan["plan_sha256"]):
                 return _run(bench, plan, folder, jobs, watch, argv, started)
         except OutsideError as error:
-            left = (
-                f"{folder} is incomplete. A mended file is another plan: write another --output, or remove it."
-            )
+            left = f"{folder} is incomplete. A mended file is another plan: write another --output, or remove it."
             raise OutsideError(f"{error} {left}", error.calls) from error
         except KeyboardInterrupt:
             raise KeyboardInterrupt(f"{folder} is incomplete. The same command goes on with it.") from None
