@@ -209,7 +209,8 @@ class _Cells:
         if lost and self.bench.failure_value is None:
             raise ArithmeticError(
                 f"{self.bench.track.name}: the metric is not finite in {', '.join(lost)}. Leaving seeds out would "
-                "flatter the arm. Declare before the run what they count as, failure_value=NUMBER, or change the track."
+                "flatter the arm. Mend the arm, or declare before the run what such a seed counts as: "
+                "failure_value=NUMBER in another --output."
             )
 
 

@@ -13,6 +13,7 @@ from rich.table import Table
 from posttrain.artifacts.bench_statistics import judge
 from posttrain.artifacts.statistics import count_wins, min_attainable_p, seeds_needed
 from posttrain.artifacts.verdicts import WORSE, Comparison
+from posttrain.reporting.bench_page import failures
 from posttrain.reporting.formatting import plural
 
 WIDTH = 41  # columns of the figure
@@ -135,6 +136,7 @@ def numbers(artifact: Mapping[str, Any], c: Comparison) -> list[str]:
     ends = "no interval" if c.ci95 is None else f"95 % interval [{c.ci95[0]:+.3g}, {c.ci95[1]:+.3g}]"
     recorded = artifact["comparison"]["p_value"]
     lines = [f"difference {c.delta_mean:+.4g}, {ends}, {test}; {visible(c)}"]
+    lines += [failures(artifact)] if failures(artifact) else []
     if "protocol" not in artifact:
         lines.append(f"historical: the recorded p is {recorded}, by Monte Carlo; tuned on evaluation seeds")
     elif artifact["protocol"]["name"] == "recorded":

@@ -106,7 +106,8 @@ class Training:
                 order = _reordered(hook("order", idea.order, order, data, settings), order)
             optimizer = _optimizer(model, cell)
             order = order if only is None else order[:1, :only]
-            descend(model, optimizer, data.train, order, settings, self._loss(cell))
+            loss = self._loss(cell) if only is None else _finite(self._loss(cell), cell)
+            descend(model, optimizer, data.train, order, settings, loss)
         model.eval()
         with torch.no_grad():
             metric = own("evaluate", self.evaluate, model, data, settings)
@@ -150,8 +151,26 @@ def _given(who: str, found: Any, kind: type[Kind]) -> Kind:
     return found
 
 
+def _finite(loss: Loss, cell: Cell) -> Loss:
+    """The same loss, refused where it is no number before anything was learnt."""
+
+    def checked(model: Any, batch: Batch, settings: Settings) -> Tensor:
+        found = loss(model, batch, settings)
+        if not bool(torch.isfinite(found)):
+            who = "idea.loss" if cell.idea is not None and cell.idea.loss is not None else "the loss"
+            where = "the baseline" if cell.idea is None else f"the idea `{cell.idea.name}`"
+            raise ConfigError(f"{who}: gave {float(found.detach())} on the first batch of {where}, before any update")
+        return found
+
+    return checked
+
+
 def _scalar(found: Any) -> Tensor:
     """An idea's loss."""
+    if isinstance(found, Real):
+        raise ConfigError(
+            f"idea.loss: gave the number {found}, expected a tensor that can be differentiated: no .item()"
+        )
     loss = _given("idea.loss", found, Tensor)
     if loss.dim():
         raise ConfigError(f"idea.loss: gave a tensor of shape {tuple(loss.shape)}, expected a scalar; take its mean")
@@ -165,10 +184,15 @@ def _reordered(given: Any, base: Tensor) -> Tensor:
     found = torch.as_tensor(given) if isinstance(given, np.ndarray | list) else _given("idea.order", given, Tensor)
     if found.is_floating_point():
         raise ConfigError(f"idea.order: gave {found.dtype}, expected whole numbers of examples")
-    if found.shape != base.shape or found.min() < 0 or found.max() >= base.shape[1]:
+    if found.shape != base.shape:
         raise ConfigError(
-            f"idea.order: found shape {tuple(found.shape)}, expected {tuple(base.shape)} of numbers below "
-            f"{base.shape[1]}: a row for each epoch, so that both arms see equally many examples"
+            f"idea.order: gave shape {tuple(found.shape)}, expected {tuple(base.shape)}: a row for each epoch, so that "
+            "both arms see equally many examples"
+        )
+    if found.min() < 0 or found.max() >= base.shape[1]:
+        raise ConfigError(
+            f"idea.order: gave numbers from {int(found.min())} to {int(found.max())}, expected 0 to "
+            f"{base.shape[1] - 1}: they count the training examples"
         )
     return found
 

@@ -8,12 +8,15 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
+from posttrain.registry import ConfigError
+
 
 class MLP(nn.Module):
     """`mlp_tiny`: `hidden` layers of GELU. [B, inputs] -> [B, outputs]."""
 
     def __init__(self, inputs: int, outputs: int, width: int, hidden: int = 2) -> None:
         super().__init__()
+        _at_least_one(width=width, hidden=hidden)
         sizes = [inputs, *[width] * hidden]
         self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(sizes))
         self.head = nn.Linear(width, outputs)
@@ -36,6 +39,9 @@ class Transformer(nn.Module):
         self, inputs: int, outputs: int, length: int, width: int, layers: int, heads: int, rho: float, beta: float
     ) -> None:
         super().__init__()
+        _at_least_one(width=width, layers=layers, heads=heads)
+        if width % heads:
+            raise ConfigError(f"settings.heads: found {heads}, expected a divisor of the width {width}")
         self.rho, self.beta = rho, beta
         self.embed = nn.Linear(inputs, width)
         self.places = nn.Linear(length, width, bias=False)  # a column per place
@@ -60,6 +66,12 @@ class Transformer(nn.Module):
         if self.beta:
             hidden = hidden / (1 + self.beta * state).unsqueeze(-1)
         return hidden, state
+
+
+def _at_least_one(**sizes: int) -> None:
+    for name, size in sizes.items():
+        if size < 1:
+            raise ConfigError(f"settings.{name}: found {size}, expected at least 1")
 
 
 class _Block(nn.Module):

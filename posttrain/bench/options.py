@@ -8,17 +8,18 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from omegaconf import OmegaConf
 
-from posttrain.bench.track import Cell, Idea, Settings, Track, tracks
+from posttrain.bench.track import Cell, Idea, Settings, Track, of_type, tracks
 from posttrain.conversion import refuse_unknown, typed_values
 from posttrain.overrides import parse_overrides, parse_seeds, put
 from posttrain.registry import ConfigError, Plugin, did_you_mean, load_plugins
 from posttrain.settings import config_folder
 
 _PARTS = ("settings", "data")  # each with a dot and a word behind it
+Defined = TypeVar("Defined", Idea, Track)
 CLOSE = 0.6  # how alike a word must be to be meant, by difflib's ratio
 
 
@@ -125,9 +126,7 @@ def find_track(name: str) -> tuple[Track, tuple[Source, ...]]:
     if not name.endswith(".py"):
         return tracks.get(name), ()
     module, source = _module(Path(name), "track")
-    track = getattr(module, "track", None)
-    if not isinstance(track, Track):
-        raise ConfigError(f"{Path(name).name}: defines no `track`. Write `track = Track(...)` at the top level of it.")
+    track = _defined(module, Path(name), "track", Track)
     if track.name in tracks:
         raise ConfigError(f"{Path(name).name}: its track is called `{track.name}` like a shipped one. Rename it.")
     return track, (source,)
@@ -136,16 +135,25 @@ def find_track(name: str) -> tuple[Track, tuple[Source, ...]]:
 def read_idea(path: Path) -> tuple[Idea, Source]:
     """The idea that a file defines as `idea`."""
     module, source = _module(path, "idea")
-    idea = getattr(module, "idea", None)
-    if not isinstance(idea, Idea):
+    return _defined(module, path, "idea", Idea), source
+
+
+def _defined(module: Any, path: Path, name: str, kind: type[Defined]) -> Defined:
+    """What a file defines under a name, if it is of the kind that the name stands for."""
+    found = getattr(module, name, None)
+    if not isinstance(found, kind):
+        what = f"defines no `{name}`" if found is None else f"its `{name}` is a {type(found).__name__}"
         raise ConfigError(
-            f"{path.name}: defines no `idea`. Write `idea = Idea(name='...', ...)` at the top level of it."
+            f"{path.name}: {what}. Write `{name} = {kind.__name__}(name='...', ...)` at the top level of it."
         )
-    return idea, source
+    return found
 
 
 def _module(path: Path, kind: Literal["track", "idea"]) -> tuple[Any, Source]:
     """A file imported as a plugin, and its digest."""
+    if not path.is_file():
+        given = "--idea" if kind == "idea" else "bench"
+        raise ConfigError(f"{given}: there is no file {path}. `posttrain bench new {kind} NAME` writes one.")
     plugin = load_plugins([str(path)])[-1]
     return sys.modules[f"posttrain_plugin_{path.stem}"], Source(kind, str(path), plugin.sha256)
 
@@ -222,12 +230,7 @@ def _nested(name: str, given: Any, known: Settings) -> dict[str, Any]:
     for key, value in given.items():
         if key not in known:
             raise ConfigError(f"{name}.{key}: the track has no such setting.{did_you_mean(key, known)}")
-        default = known[key]
-        if isinstance(default, float) and isinstance(value, int) and not isinstance(value, bool):
-            value = float(value)
-        if type(value) is not type(default):
-            raise ConfigError(f"{name}.{key}: found {value!r}, expected the type of its default {default!r}")
-        typed[key] = value
+        typed[key] = of_type(f"{name}.{key}: found", value, known[key])
     return typed
 
 

@@ -2,6 +2,7 @@
 
 Every hook of the idea, every function of a custom track and every prediction is called once on real inputs: one seed,
 one batch, each cell of both sweeps. What raises, gives something else or is set and read by nothing ends the run here.
+So do settings of a shipped track that its own functions cannot work with.
 """
 
 from __future__ import annotations
@@ -71,9 +72,10 @@ class Noted(dict[str, Any]):
 
 
 def rehearse(bench: Bench) -> None:
-    """Refuses code from outside that cannot run (ConfigError); a bench without any is taken at its word."""
+    """Refuses code and settings from outside that cannot run (ConfigError); a track as shipped is taken at its word."""
     run = getattr(bench.track.task, "rehearse", None)
-    if run is None or not foreign.involved(bench):
+    changed = [word for word in bench.overrides if word.startswith(("settings.", "data."))]
+    if run is None or not (foreign.involved(bench) or changed):
         return
     seed, data, notes = bench.tuning_seeds[0], Noted(bench.track.data), []
     results: dict[str, list[Result]] = {}
@@ -84,9 +86,17 @@ def rehearse(bench: Bench) -> None:
             with foreign.training(bench, arm):
                 results[arm] = run(cells)
         _rehearse_signature(bench, results)
-    except OutsideError as error:
-        raise ConfigError(f"{error} Nothing was trained.") from error
-    if hasattr(bench.track.task, "streams"):
+    except ConfigError:
+        raise
+    except Exception as error:
+        if foreign.involved(bench) and isinstance(error, OutsideError):
+            raise ConfigError(f"{error} Nothing was trained.") from error
+        if foreign.involved(bench) or not changed:
+            raise
+        cause = error.__cause__ or error
+        said = f"{type(cause).__name__}: {' '.join(str(cause).split())}"
+        raise ConfigError(f"{' '.join(changed)}: `{bench.track.name}` cannot be trained with this: {said}") from error
+    if foreign.involved(bench) and hasattr(bench.track.task, "streams"):
         _refuse_unread(bench, notes, data)
 
 

@@ -6,6 +6,7 @@ size, seeds, initial weights and order.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
@@ -18,6 +19,7 @@ from posttrain.registry import ConfigError, Registry, did_you_mean
 tracks = Registry("track", "posttrain.bench.tracks")
 
 Settings = Mapping[str, Any]
+NAME = r"[A-Za-z0-9][A-Za-z0-9 ._+-]{0,63}"  # of ideas and tracks: files and folders are called after them
 
 
 @dataclass(frozen=True)
@@ -85,8 +87,7 @@ class Idea:
     claims: tuple[Claim, ...] = ()  # predictions with rule and threshold, written into the plan
 
     def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not self.name:
-            raise ConfigError(f"idea.name: found {self.name!r}, expected a short name: Idea(name='my-idea', ...)")
+        check_name("idea", self.name)
 
     @property
     def changes(self) -> list[str]:
@@ -121,6 +122,7 @@ class Track:
     tier: str = "l1_mechanism"  # what may be concluded at most: see posttrain.reporting.page.TIER_NAMES
 
     def __post_init__(self) -> None:
+        check_name("track", self.name)
         if self.direction not in ("lower is better", "higher is better"):
             raise ConfigError(
                 f"track.direction: found {self.direction!r}, expected 'lower is better' or 'higher is better'"
@@ -157,14 +159,39 @@ class Track:
         return {key: settings[key] for key in dict.fromkeys((*self.shown, *own))}
 
 
+def check_name(kind: str, name: Any) -> None:
+    """Refuses what no file can be called."""
+    if not isinstance(name, str) or not re.fullmatch(NAME, name):
+        raise ConfigError(
+            f"{kind}.name: found {name!r}, expected at most 64 letters, digits, blanks and any of . _ + -, the first a "
+            f"letter or digit: {kind.capitalize()}(name='my-{kind}', ...)"
+        )
+
+
 def check_arm(track: Track, own: Settings, sweep: Sequence[Settings], arm: str) -> None:
-    """Refuses an arm that changes the budget or the data: its seeds would be no pairs."""
-    for key in {*own, *(key for cell in sweep for key in cell)}:
-        if key in track.budget or key in track.data:
-            raise ConfigError(
-                f"{key}: {arm} sets it, but both arms share budget and data. Leave it out, or change it for both with "
-                f"{'settings' if key in track.budget else 'data'}.{key}=VALUE."
-            )
+    """Refuses an arm that changes the budget or the data (its seeds would be no pairs), or a setting's type."""
+    for place, cell in enumerate((own, *sweep)):
+        if not isinstance(cell, Mapping):
+            where = "settings" if place == 0 else f"sweep[{place - 1}]"
+            raise ConfigError(f"{where}: {arm} has {cell!r} there, expected a mapping such as {{'lr': 0.01}}")
+        for key, value in cell.items():
+            if key in track.budget or key in track.data:
+                part = "settings" if key in track.budget else "data"
+                raise ConfigError(
+                    f"{key}: {arm} sets it, but both arms share budget and data. Leave it out, or change it for both "
+                    f"with {part}.{key}=VALUE."
+                )
+            if key in track.base:
+                of_type(f"{key}: {arm} sets it to", value, track.base[key])
+
+
+def of_type(what: str, value: Any, default: Any) -> Any:
+    """A setting as the type of its default; a whole number may stand for a float. A default of None takes anything."""
+    if isinstance(default, float) and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if default is not None and type(value) is not type(default):
+        raise ConfigError(f"{what} {value!r}, expected the type of its default {default!r}")
+    return value
 
 
 def grid(**axes: Sequence[Any]) -> tuple[Settings, ...]:

@@ -76,6 +76,18 @@ def _row(entry: Entry, suite: Suite, folder: str) -> tuple[str, ...]:
     )
 
 
+def failures(artifact: Mapping[str, Any]) -> str:
+    """At which seeds an arm left no number, and what stands in the table for it; nothing where every seed did."""
+    failed = artifact["comparison"].get("failed_seeds")
+    if not failed:
+        return ""
+    counted = number(artifact["protocol"]["failure_value"])
+    return (
+        f"At {plural(len(failed), 'seed')} ({', '.join(map(str, failed))}) the metric of an arm was not finite and "
+        f"counts as {counted}, as declared before the run."
+    )
+
+
 def _signature(entry: Entry, folder: str) -> str:
     """The mechanism signature: claim, what was observed and whether it is confirmed, as it stands in the artifact."""
     found = entry.value["mechanism_signature"]
@@ -85,6 +97,7 @@ def _signature(entry: Entry, folder: str) -> str:
         f"### {_stem(entry)}",
         outside(entry, folder),
         f"95 % interval of the difference: {interval(ci95)}." if ci95 else "",
+        failures(entry.value),
     ]
     if isinstance(inner, Mapping) and not inner.get("claims", True):
         parts.append("No prediction was written down for this idea.")

@@ -63,7 +63,7 @@ def test_run_verify_and_report(
     [
         (["run", "sequnce"], "Did you mean `sequence`"),
         (["run", "sequence", "--jobs", "0"], "--jobs"),
-        (["run", "sequence", "--idea", "nowhere.py"], "there is no such file"),
+        (["run", "sequence", "--idea", "nowhere.py"], "there is no file nowhere.py"),
         (["run", "sequence", "tuning_seeds=0-3"], "also evaluation seeds"),
         (["run", "sequence", "--config", "nowhere.yaml"], "there is no file"),
         (["new", "idea", "No Name"], "expected lower-case words"),

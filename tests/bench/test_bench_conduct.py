@@ -18,6 +18,7 @@ from bench_shared import PLANTED, REPOSITORY
 
 from posttrain.artifacts.verify import verify
 from posttrain.bench import conduct as conduct_module
+from posttrain.bench import display
 from posttrain.bench.conduct import conduct
 from posttrain.bench.options import load
 from posttrain.evaluation.study import Claim
@@ -224,13 +225,18 @@ def test_the_other_direction_turns_the_verdict_round(planted: Any, tmp_path: Pat
     assert found["comparison"]["idea_wins"] == 0
 
 
-def test_a_lost_seed_is_refused_unless_its_value_was_declared(planted: Any, tmp_path: Path) -> None:
+def test_a_lost_seed_is_refused_unless_its_value_was_declared(
+    planted: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(ArithmeticError, match=r"idea-1-seed-3.*failure_value=NUMBER"):
         conduct(planted(effect=1.0, fails=3), tmp_path / "run")
     assert not (tmp_path / "run" / "artifact.json").exists()
     found = conduct(planted(["failure_value=99"], effect=1.0, fails=3), tmp_path / "declared").artifact
     assert found["idea"]["per_seed"][3] == 99.0
     assert found["comparison"]["failed_seeds"] == [3]
+    display.show(found, tmp_path / "declared" / "artifact.json")
+    said = "At 1 seed (3) the metric of an arm was not finite and counts as 99.00, as declared before the run."
+    assert said in capsys.readouterr().out
     assert verify(tmp_path / "declared").exit_code == 0
     stored = json.loads((tmp_path / "declared" / "cells" / "idea-1-seed-3.json").read_text())
     assert (stored["status"], stored["metric"]) == ("non_finite", None)

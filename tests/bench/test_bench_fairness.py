@@ -133,7 +133,7 @@ def test_an_idea_cannot_buy_itself_a_larger_budget_or_other_data(arguments: str,
 def test_an_order_that_trains_longer_is_refused(tmp_path: Path) -> None:
     body = "def f(base, data, settings):\n    return base.repeat(2, 1)"
     bench = small("multiscale_diffusion_pde", tmp_path, body, "order=f")
-    with pytest.raises(ConfigError, match=r"idea.order: found shape \(4, 32\), expected \(2, 32\)"):
+    with pytest.raises(ConfigError, match=r"idea.order: gave shape \(4, 32\), expected \(2, 32\)"):
         perform(bench, Unit("idea", 0, 0))
 
 
@@ -141,7 +141,7 @@ def test_an_order_that_trains_longer_is_refused(tmp_path: Path) -> None:
     ("hook", "body", "message"),
     [
         ("model", "def f(base, settings):\n    base.eval()", "idea.model: gave NoneType, expected a torch Module"),
-        ("loss", "def f(model, batch, settings, base):\n    return 0.5", "idea.loss: gave float"),
+        ("loss", "def f(model, batch, settings, base):\n    return 0.5", "idea.loss: gave the number 0.5"),
         (
             "loss",
             "def f(model, batch, settings, base):\n    return model(batch.inputs)",

@@ -15,7 +15,7 @@ from posttrain.bench.conduct import Unit, conduct, perform
 from posttrain.bench.foreign import HOOKS, OutsideError, described, kept_calls
 from posttrain.bench.options import load
 from posttrain.bench.rehearsal import Noted, rehearse
-from posttrain.bench.track import Cell, tracks
+from posttrain.bench.track import Cell, Idea, tracks
 from posttrain.cli import main
 from posttrain.registry import ConfigError
 from posttrain.templates import __file__ as templates
@@ -96,7 +96,22 @@ def test_what_a_hook_is_given_is_said_by_name_shape_and_type(tmp_path: Path) -> 
             r"KeyError: 'lr' \(mine",
         ),
         ("def f(m, b, s, base):\n    return base(m, b, s).detach()", "loss=f", "depends on no parameter"),
-        ("def f(m, b, s, base):\n    return base(m, b, s).item()", "loss=f", "idea.loss: gave float"),
+        ("def f(m, b, s, base):\n    return base(m, b, s).item()", "loss=f", r"idea.loss: gave the number .*no .item"),
+        (
+            "def f(m, b, s, base):\n    return base(m, b, s) * float('nan')",
+            "loss=f",
+            "idea.loss: gave nan on the first",
+        ),
+        (
+            "def f(base, data, s):\n    return base + 30",
+            "order=f",
+            "idea.order: gave numbers from 30 to 61, expected 0 to 31",
+        ),
+        (
+            "def f(base, data, s):\n    return base[:1]",
+            "order=f",
+            r"idea.order: gave shape \(1, 32\), expected \(2, 32\)",
+        ),
         (
             "def f(base, data, settings):\n    return [[1], [2, 3]]",
             "order=f",
@@ -329,6 +344,85 @@ def test_a_rehearsal_leaves_no_trace_in_the_numbers(tmp_path: Path) -> None:
 def test_a_word_that_no_track_reads_is_refused_with_the_nearest_one(word: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         load("sequence", overrides=[word])
+
+
+@pytest.mark.parametrize(
+    ("name", "word", "message"),
+    [
+        ("sequence", "settings.heads=3", "settings.heads: found 3, expected a divisor of the width 32"),
+        ("sequence", "settings.layers=-1", "settings.layers: found -1, expected at least 1"),
+        *(
+            (name, word, message)
+            for name in TRAINED
+            for word, message in [
+                ("settings.width=0", "settings.width: found 0, expected at least 1"),
+                ("settings.batch_size=0", "settings.batch_size: found 0, expected at least 1"),
+                ("settings.epochs=1.5", "settings.epochs: found 1.5, expected the type of its default"),
+                ("data.train_examples=-4", "train_examples=-4: `.*` cannot be trained with this: ValueError"),
+            ]
+        ),
+    ],
+)
+def test_a_setting_that_a_track_cannot_work_with_is_refused_before_anything_runs(
+    name: str, word: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nothing_runs(monkeypatch)
+    others = [small for small in SMALL[name] if small.partition("=")[0] != word.partition("=")[0]]
+    with pytest.raises(ConfigError, match=message):
+        conduct(load(name, overrides=[*others, word]), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_a_split_of_nothing_is_refused(name: str, tmp_path: Path) -> None:
+    others = [word for word in SMALL[name] if not word.startswith("data.test_examples")]
+    with pytest.raises(ConfigError, match=r"test_examples=0: |gave an empty split"):
+        conduct(load(name, overrides=[*others, "data.test_examples=0"]), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("settings={'lr': 'high'}", r"lr: the idea `mine` sets it to 'high', expected the type of its default 0\.\d+"),
+        ("settings={'width': 1.5}", "width: the idea `mine` sets it to 1.5, expected the type of its default"),
+        ("sweep=({'lr': None},) * 3", "lr: the idea `mine` sets it to None"),
+        ("settings=['lr']", r"settings: the idea `mine` has \['lr'\] there, expected a mapping"),
+        ("sweep=(0.1, 0.2, 0.3)", r"sweep\[0\]: the idea `mine` has 0.1 there, expected a mapping"),
+    ],
+)
+def test_a_setting_of_an_idea_has_the_type_of_its_default(arguments: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load("multiscale_diffusion_pde", idea(tmp_path, "", arguments), PDE)
+
+
+def test_a_whole_number_stands_for_a_float_of_an_idea(tmp_path: Path) -> None:
+    load("multiscale_diffusion_pde", idea(tmp_path, "", "settings={'weight_decay': 1}"), PDE)
+
+
+@pytest.mark.parametrize("name", ["My Idea/../x", "", " x", "x" * 65, "a\nb", None, 3])
+def test_what_no_file_can_be_called_names_neither_idea_nor_track(name: Any) -> None:
+    with pytest.raises(ConfigError, match=r"idea\.name: found .*expected at most 64 letters"):
+        Idea(name=name)
+    with pytest.raises(ConfigError, match=r"track\.name: found"):
+        replace(tracks.get("sequence"), name=name)
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [("x = 1", "defines no `idea`. Write `idea = Idea"), ("idea = {'lr': 1}", "its `idea` is a dict. Write `idea")],
+)
+def test_a_file_that_defines_something_else_says_what_to_define(body: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(body)
+    with pytest.raises(ConfigError, match=message):
+        load("sequence", str(tmp_path / "mine.py"))
+
+
+def test_an_idea_or_track_without_a_file_is_told_how_to_get_one(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"--idea: there is no file .*none.py. `posttrain bench new idea NAME`"):
+        load("sequence", str(tmp_path / "none.py"))
+    with pytest.raises(ConfigError, match=r"bench: there is no file .*none.py. `posttrain bench new track NAME`"):
+        load(str(tmp_path / "none.py"))
 
 
 def test_a_file_that_does_not_import_is_named_with_its_line(tmp_path: Path) -> None:
