@@ -50,7 +50,8 @@ def build(root: Path, methods: Sequence[Method], datasets: Sequence[Dataset] = (
         old = _text(root, page.path)
         text = compose(page, manual.text_of(old, page.path), drawn)
         files |= {page.path: text, **drawn}
-        problems += check_text(page.path, text.decode(), page.licence, (*page.names, *FIXED), page.method, registered)
+        read, names = text.decode(), (*page.names, *FIXED)
+        problems += check_text(page.path, read, page.licence, names, page.method, registered, manual.span(read))
     problems += _other_texts(root, suite, methods, files)
     published = frozenset(file.path for entry in suite.entries for file in entry.files)
     return Built(dict(sorted(files.items())), tuple(problems), tuple(sorted(other)), published)

@@ -12,12 +12,14 @@ from dataclasses import dataclass
 from functools import cached_property
 
 _END = re.compile(r"(?<!\bvs)(?<!\bDr)(?<!\bcf)(?<!\be\.g)(?<!\bi\.e)[.!?](?=\s)|;|\n[ \t]*(?=\n|[|#>*+-]|\d+\.\s)")
+_PARAGRAPH = re.compile(r"\n[ \t]*\n")
 _HEADING = re.compile(r"^(#{1,6}) (.*)$", re.MULTILINE)
 _OBJECT = re.compile(
     r"\b(?:than|against|over|versus|vs\.?|to|from|beside|by|with|on|of|between|unlike)\s+(?:the\s+)?[`*]*$",
     re.IGNORECASE,
 )
 _AND = re.compile(r"[`*]*\s*(?:,|and|or|,\s*and)\s+(?:the\s+)?[`*]*", re.IGNORECASE)
+SIDES = ("idea", "baseline")  # how verdicts call the two arms of a comparison: words of daily use
 _TIERS = {
     "l1_mechanism": re.compile(r"\btier L1\b|^L1, |candidate polic", re.IGNORECASE),
     "l2_tiny_lm": re.compile(r"\btier L2\b|^L2, |tiny language model|tiny LM\b", re.IGNORECASE),
@@ -79,10 +81,22 @@ class Reader:
             options.insert(1, rf"(?<=`)(?P<coded>{_any(self.arms)})(?=`)")
         return re.compile(_whole("(?:" + "|".join(options) + ")"), re.IGNORECASE)
 
+    def span(self, place: int) -> tuple[int, int]:
+        """Where the clause around a place begins and ends."""
+        start = max(end for end in self._ends if end <= place)
+        return start, min((end for end in self._ends if end > place), default=len(self.text))
+
+    def names_results(self, place: int) -> bool:
+        """Whether the paragraph of a place, or a heading above it, names a method, a track or one of their arms."""
+        start = max((match.end() for match in _PARAGRAPH.finditer(self.text, 0, place)), default=0)
+        end = _PARAGRAPH.search(self.text, place)
+        found = self._names.finditer(self.text, start, end.start() if end else len(self.text))
+        headings = [self._names.search(heading) for heading in self._headings(place)]
+        return any(match is not None and match[0].lower() not in SIDES for match in [*found, *headings])
+
     def at(self, place: int) -> Clause:
         """The clause around a claim word at a place of the text."""
-        start = max(end for end in self._ends if end <= place)
-        end = min((end for end in self._ends if end > place), default=len(self.text))
+        start, end = self.span(place)
         return Clause(self.text[start:end], tuple(self._mentions(start, place, end)), self._headings(place))
 
     def _mentions(self, start: int, place: int, end: int) -> Iterator[Mention]:

@@ -12,11 +12,11 @@ from typing import Any
 
 from posttrain.artifacts import statistics
 from posttrain.artifacts.gap import gap_closed
+from posttrain.reporting.findings import Count, Finding, counts_of, decimal, findings_of
 from posttrain.reporting.outcomes import Outcome, outcomes_of
 from posttrain.reporting.reading import Entry
 from posttrain.reporting.summary import changes, completed
 
-_LANGUAGE_MODELS = ("l2_tiny_lm", "l3_real_model")
 _BULK = {"history", "last_diagnostics", "packages", "splits", "outputs", "inputs", "kernel", "python", "libc"}
 
 
@@ -26,9 +26,10 @@ class Licence:
 
     numbers: frozenset[Decimal] = frozenset()
     outcomes: tuple[Outcome, ...] = ()
-    language_models: bool = False  # whether any run trained one
+    tiers: frozenset[str] = frozenset()  # at which runs are published
     quotes: tuple[str, ...] = ()  # text written before the run, which may be quoted word for word
-    counts: frozenset[tuple[int, int]] = frozenset()  # "so many of so many seeds"
+    counts: frozenset[Count] = frozenset()  # "so many of so many seeds"
+    findings: tuple[Finding, ...] = ()  # the numbers that a hand-written sentence may repeat, with what they are of
 
     def holds(self, printed: str, percent: bool = False) -> bool:
         """Whether a licensed number rounds to the printed one at its own places."""
@@ -50,61 +51,44 @@ def licence_of(entries: Iterable[Entry], extra: Iterable[Any] = ()) -> Licence:
     """The licence that entries give together; `extra` holds further plain data, such as a method's defaults."""
     listed = list(entries)
     numbers = {number for entry in listed for number in _numbers_of(entry)}
-    numbers |= {_decimal(leaf) for part in extra for leaf in _leaves(part)}
+    numbers |= {decimal(leaf) for part in extra for leaf in _leaves(part)}
     tiers = {entry.tier for entry in listed if not entry.bench and not entry.historical}
     quotes = [text for entry in listed for text in _quotes(entry)]
     # The longest first, so that one quotation inside another is found too.
     return Licence(
         frozenset(numbers),
         tuple(outcome for entry in listed for outcome in outcomes_of(entry)),
-        not tiers.isdisjoint(_LANGUAGE_MODELS),
+        frozenset(tiers),
         tuple(sorted(set(quotes), key=lambda text: (-len(text), text))),
-        frozenset(count for entry in listed if not entry.bench for count in _counts(entry.value)),
+        frozenset(count for entry in listed for count in counts_of(entry)),
+        tuple(finding for entry in listed for finding in findings_of(entry)),
     )
 
 
 def _numbers_of(entry: Entry) -> Iterator[Decimal]:
     """Every number of the artifact and its manifest but the bulk, and what a page derives from them."""
     for file in entry.files:
-        yield from map(_decimal, _leaves(file.value))
+        yield from map(decimal, _leaves(file.value))
     if entry.bench:
         return
     for change in changes(entry.value["runs"]):
         values = (change.before, change.after, change.change, *(change.ci95 or ()))
-        yield from map(_decimal, values)
+        yield from map(decimal, values)
     runs = entry.value["runs"]
     gap = gap_closed(entry.value)
     if gap is not None:
         shares = (*gap.shares.values(), gap.mean, *(gap.ci95 or ()))
-        yield from (_decimal(value) for value in shares if value is not None)
+        yield from (decimal(value) for value in shares if value is not None)
     for name in sorted({name for run in runs for name in run["training"]["last_diagnostics"]}):
-        yield _decimal(statistics.mean([run["training"]["last_diagnostics"].get(name, 0.0) for run in runs]))
+        yield decimal(statistics.mean([run["training"]["last_diagnostics"].get(name, 0.0) for run in runs]))
     if runs:
-        yield _decimal(statistics.min_attainable_p(len(runs)))
+        yield decimal(statistics.min_attainable_p(len(runs)))
     yield from map(Decimal, (len(runs), len(completed(runs))))
     execution = {} if entry.execution is None else entry.execution.value["execution"]
     phases = execution.get("phases", {})
     if phases:
         total = sum(phases.values())
-        yield from map(_decimal, (total, total / len(runs), *(seconds / len(runs) for seconds in phases.values())))
-
-
-def _counts(artifact: Mapping[str, Any]) -> Iterator[tuple[int, int]]:
-    """Seeds that rose or fell in a metric, that completed, and that won or tied against a rival."""
-    runs, done = artifact["runs"], completed(artifact["runs"])
-    yield len(done), len(runs)
-    yield len(runs) - len(done), len(runs)
-    for change in changes(runs):
-        moves = [run["final"][change.metric] - run["baseline"][change.metric] for run in done]
-        yield sum(move > 0 for move in moves), len(done)
-        yield sum(move < 0 for move in moves), len(done)
-    gap = gap_closed(artifact)
-    if gap is not None:
-        yield len(gap.missing), len(gap.shares)
-    for entry in artifact.get("comparison", []):
-        if entry["wins"] is not None:
-            n, wins, ties = entry["n_pairs"], entry["wins"], entry["ties"] or 0
-            yield from ((wins, n), (n - wins - ties, n), (ties, n))
+        yield from map(decimal, (total, total / len(runs), *(seconds / len(runs) for seconds in phases.values())))
 
 
 def _leaves(value: Any) -> Iterator[float]:
@@ -117,10 +101,6 @@ def _leaves(value: Any) -> Iterator[float]:
             yield from _leaves(part)
     elif isinstance(value, int | float) and not isinstance(value, bool):
         yield value
-
-
-def _decimal(value: float) -> Decimal:
-    return Decimal(repr(value)) if isinstance(value, float) else Decimal(value)
 
 
 def _quotes(entry: Entry) -> Iterator[str]:

@@ -26,6 +26,11 @@ def text_of(page: str | None, path: str) -> str:
     return page[found[0][0] + len(BEGIN) : found[1][0]]
 
 
+def span(page: str) -> tuple[int, int]:
+    """Where the hand-written text of a page with sound markers begins and ends."""
+    return page.index(BEGIN) + len(BEGIN), page.index(END)
+
+
 def block(text: str) -> str:
     """The markers around a hand-written text."""
     return f"{BEGIN}{text}{END}"

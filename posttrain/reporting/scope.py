@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -9,6 +10,8 @@ from posttrain.reporting.clauses import Clause
 from posttrain.reporting.outcomes import BASELINE, Outcome, mirrored
 
 IDEA = "idea"  # how a verdict calls the method or track of its page
+# What looks like the id of a claim; tiers, levels of verification and laws do too.
+_CLAIM = re.compile(r"(?<![\w.-])(?!L[0-3]\b|V[0-4]\b|R[0-9]\b|H\d)[A-Z]{1,2}\d{1,2}[a-z]?(?![\w.-])")
 
 
 @dataclass(frozen=True)
@@ -17,8 +20,9 @@ class Scope:
 
     outcomes: tuple[Outcome, ...]
     subject: str | None = None  # whom it speaks of
-    missing: tuple[str, ...] = ()  # rivals that it names and that the subject was not compared with
+    missing: tuple[str, ...] = ()  # rivals or claims that it names and that are not published of the subject
     named: bool = False  # whether it names a rival or a claim; else it speaks of all
+    unquoted: str | None = None  # an arm whose name stands in it without backticks, so that it names nobody
 
 
 def plain_names(outcomes: Iterable[Outcome], methods: Iterable[str]) -> frozenset[str]:
@@ -34,7 +38,9 @@ def of_claims(outcomes: Iterable[Outcome], clause: Clause, method: str | None) -
     mentioned = {mention.name for mention in clause.mentions} & {outcome.method for outcome in found}
     found = _narrowed(found, lambda outcome: outcome.method, {method} if method else mentioned)
     ids = clause.names({outcome.about for outcome in found})
-    return Scope(tuple(_narrowed(found, lambda outcome: outcome.about, ids)), method, named=bool(ids))
+    other = tuple(dict.fromkeys(name for name in _CLAIM.findall(clause.text) if name not in ids))
+    chosen = tuple(_narrowed(found, lambda outcome: outcome.about, ids))
+    return Scope(chosen, method, other, named=bool(ids or other))
 
 
 def of_rivals(outcomes: Iterable[Outcome], clause: Clause, method: str | None) -> Scope:
@@ -45,11 +51,13 @@ def of_rivals(outcomes: Iterable[Outcome], clause: Clause, method: str | None) -
         sides = [side for outcome in found for side in (outcome, mirrored(outcome))]
         found = [side for side in sides if side.method == subject]
     compared = {outcome.about for outcome in found}
+    unquoted = next(iter(sorted(clause.names(compared - {BASELINE}))), None) if not rivals else None
     return Scope(
         tuple(_narrowed(found, lambda outcome: outcome.about, rivals)),
         subject,
         tuple(rival for rival in rivals if rival not in compared),
         bool(rivals),
+        unquoted,
     )
 
 

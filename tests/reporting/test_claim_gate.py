@@ -5,11 +5,15 @@ from decimal import Decimal
 import pytest
 
 from posttrain.reporting.claims import check_text
+from posttrain.reporting.findings import GAP, OTHER, Count, Finding
+from posttrain.reporting.gate import SPOKEN
 from posttrain.reporting.licence import Licence, licence_of
 from posttrain.reporting.outcomes import Outcome, outcomes_of
 from posttrain.reporting.reading import Entry, File, read_suite
+from posttrain.reporting.rendered import rendered
+from posttrain.reporting.summary import METRICS
 
-NUMBERS = frozenset(map(Decimal, ("0.609375", "0.0004883", "0.1171875", "-0.25", "12")))
+NUMBERS = {"0.609375": "accuracy", "0.1171875": "accuracy", "0.0004883": OTHER, "-0.25": "entropy", "12": OTHER}
 VERDICTS = {
     "better": "idea better (significant), below smallest effect of interest",
     "worked": "idea better (significant)",
@@ -35,8 +39,18 @@ def claimed(name, outcome, method="grpo", plan="study"):
     return Outcome("claim", method, name, frozenset({outcome}), outcome, "l1_mechanism", plan)
 
 
-def said(text, outcomes=(), counts=(), quotes=(), names=(), method="grpo", language_models=False):
-    licence = Licence(NUMBERS, tuple(outcomes), language_models, tuple(quotes), frozenset(counts))
+def found(value, of, tier="l1_mechanism", plan="study", page="grpo", seed=None):
+    """A finding of one published run."""
+    return Finding(Decimal(value), of, page, tier, plan, seed)
+
+
+FINDINGS = tuple(found(value, of) for value, of in NUMBERS.items())
+
+
+def said(text, outcomes=(), counts=(), quotes=(), names=(), method="grpo", tiers=(), findings=FINDINGS):
+    licence = Licence(
+        frozenset(map(Decimal, NUMBERS)), tuple(outcomes), frozenset(tiers), tuple(quotes), frozenset(counts), findings
+    )
     registered = ("grpo", "rloo", "ppo", "dr-grpo", "sparse-opd")
     found = check_text("page.md", text, licence, names, method, registered)
     return [(problem.line, problem.message) for problem in found]
@@ -129,7 +143,7 @@ def test_tiers_and_plans_that_a_clause_or_its_headings_name_narrow_what_it_speak
     outcomes = [compared("ppo", "worse"), compared("ppo", "worked", tier="l2_tiny_lm", plan="run-seeds0-7")]
     assert said("GRPO beats PPO.", outcomes) != []
     for text in ("GRPO beats PPO at tier L2.", "## run-seeds0-7\n\nGRPO beats PPO.", "### L2, small\n\nIt beats PPO."):
-        assert said(text, outcomes, language_models=True) == [], text
+        assert said(text, outcomes, tiers=("l2_tiny_lm",)) == [], text
     assert said("## run-seeds0-7\n\n## Else\n\nGRPO beats PPO.", outcomes) != []
 
 
@@ -184,12 +198,12 @@ def test_a_page_of_several_methods_is_read_by_the_names_in_each_clause():
 def test_no_run_of_a_mechanism_tier_licenses_the_words_of_a_ranking():
     text = "It outperforms PPO.\nIt is SOTA."
     assert [line for line, _ in said(text, [compared("ppo", "worked")])] == [1, 2]
-    assert said(text, [compared("ppo", "worked", tier="l3_real_model")], language_models=True) == []
+    assert said(text, [compared("ppo", "worked", tier="l3_real_model")]) == []
 
 
 def test_language_models_are_named_where_one_was_trained():
     assert "trained one" in said("For LLMs.")[0][1]
-    assert said("For language models.", language_models=True) == []
+    assert said("For language models.", tiers=("l2_tiny_lm",)) == []
 
 
 def test_nothing_licenses_a_level_of_verification_by_itself():
@@ -221,8 +235,17 @@ def test_a_title_is_a_name():
 
 
 def test_counts_of_seeds_are_licensed_as_pairs():
-    assert said("rose in 5 of 6 seeds", counts=[(5, 6)]) == []
-    assert said("rose in 6 of 6 seeds", counts=[(5, 6)]) != []
+    counts = [Count(5, 6, "accuracy", frozenset({"higher"})), Count(1, 6, "accuracy", frozenset({"lower"}))]
+    for text in (
+        "rose in 5 of 6 seeds", "5/6 seeds", "5 out of 6 runs", "five of its six seeds", "Accuracy fell in 1/6 seeds.",
+        "| 5 of 6 |", "Entropy is not looked at in 42-47.", "Every seed has its file.", "for all six seeds",
+    ):  # fmt: skip
+        assert said(text, counts=counts) == [], text
+    for text in (
+        "rose in 6 of 6 seeds", "6/6 seeds", "6 out of 6 runs", "six of the six seeds", "| 6 of 6 |",
+        "fell in 5 of 6 seeds", "Entropy rose in 5 of 6 seeds.", "It rose in all six seeds.", "It rose in every seed.",
+    ):  # fmt: skip
+        assert len(said(text, counts=counts)) == 1, text
 
 
 def test_artifacts_license_what_they_say(published):
@@ -231,7 +254,9 @@ def test_artifacts_license_what_they_say(published):
     licence = licence_of([controlled])
     verdicts = {entry["verdict"] for entry in controlled.value["comparison"]}
     assert {outcome.verdict for outcome in licence.outcomes if outcome.kind == "rival"} == verdicts
-    assert not licence.language_models
+    assert licence.tiers == {"l1_mechanism"}
+    assert {finding.of for finding in licence.findings} >= {"accuracy", "entropy", "p", OTHER}
+    assert {count.all for count in licence.counts} == {len(controlled.value["runs"])}
     accuracy = controlled.value["runs"][0]["final"]["accuracy"]
     assert licence.holds(f"{accuracy:.3f}")
     assert licence.holds(f"{100 * accuracy:.1f}", percent=True)
@@ -242,3 +267,148 @@ def test_a_historical_artifact_licenses_numbers_and_no_words(published):
     historical = [entry for entry in read_suite(published).entries if entry.historical]
     assert len(historical) == 2
     assert licence_of(historical).outcomes == ()
+
+
+def test_every_metric_of_a_page_can_be_spoken_of():
+    assert set(SPOKEN) == {*METRICS, GAP}
+
+
+@pytest.mark.parametrize(
+    ("text", "licensed"),
+    [
+        ("Accuracy is .609", True), ("Accuracy is 0,609", True), ("Accuracy is 61 per cent", True),
+        ("Accuracy is 61 percent", True), ("Accuracy is 61&#37;", True), ("Accuracy is $61\\%$", True),
+        ("Accuracy rose from 0.5-0.609", False), ("Accuracy is 0.25", False), ("Entropy fell by 0.25", True),
+        ("Its entropy is 0.609", False), ("Accuracy is .777", False), ("Accuracy is 0,777", False),
+        ("Accuracy is 77 per cent", False), ("Accuracy is 77&#37;", False), ("Table 0.777 accuracy", False),
+        ("See table 3.2 and version 1.25", True), ("version 0.7771", False), ("KL is 0.25", False),
+    ],
+)  # fmt: skip
+def test_a_number_is_of_the_metric_that_its_clause_names_however_it_is_written(text, licensed):
+    assert (said(text) == []) == licensed
+
+
+def test_a_number_is_of_the_tier_the_plan_and_the_seed_that_its_clause_names():
+    both = (found("0.61", "accuracy"), found("0.83", "accuracy", "l2_tiny_lm", "run-seeds0-7"))
+    both = (*both, found("0.97", "accuracy", seed=43))
+    assert said("Accuracy is 0.61 here; 0.83 there.", findings=both) == []
+    assert said("At tier L2 accuracy is 0.83.", findings=both, tiers=("l2_tiny_lm",)) == []
+    assert said("At tier L2 accuracy is 0.61.", findings=both, tiers=("l2_tiny_lm",)) != []
+    assert said("### run-seeds0-7\n\nIt is 0.61.", findings=both) != []
+    assert said("Seed 43 ended at 0.97.", findings=both) == []
+    assert said("Seed 44 ended at 0.97.", findings=both) != [] != said("It ended at 0.97.", findings=both)
+
+
+def test_what_a_template_wrote_needs_an_artifact_that_holds_the_number():
+    text = "Entropy is 0.609. By hand: 0.609; entropy 0.609."
+    licence = Licence(frozenset(map(Decimal, NUMBERS)), findings=FINDINGS)
+    cut = text.index("By hand")
+    assert len(check_text("page.md", text, licence, (), "grpo", ("grpo",), (cut, len(text)))) == 1
+    assert len(check_text("page.md", text, licence, (), "grpo", ("grpo",))) == 2
+    assert check_text("page.md", text, licence, (), "grpo", ("grpo",), (0, 0)) == []
+
+
+def test_in_a_text_that_is_no_page_results_are_of_those_it_names():
+    for text in (
+        "Python 3.11 or newer, for $5.50, at 12.30 o'clock.", "Five seeds never reach p < 0.05.", "At least 50 %.",
+        "The file must exceed 1 MB; a pattern matches the whole answer, which won't do.", "It is better than nothing.",
+        "To demonstrate the idea, run the demo; verified files are worse than others.", "GRPO: accuracy 0.609.",
+    ):  # fmt: skip
+        assert said(text, method=None) == [], text
+    for text in (
+        "GRPO reached 0.777.", "## GRPO\n\nIt reached 0.777.", "Accuracy is 0.609.", "GRPO is fine. It exceeds all.",
+        "It outperforms all.", "It is 3x as good.", "RLOO: accuracy 0.609.", "GRPO has p < 0.05.",
+    ):  # fmt: skip
+        assert len(said(text, method=None)) == 1, text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "GRPO is better\nthan PPO.", "It is  better   than PPO.", "It is better *than* PPO.", "It **out**performs it.",
+        "It is signi*fic*antly better than PPO.", "It out&shy;performs PPO.", "It is better&nbsp;than PPO.",
+        "It outper<b></b>forms it.", "It \u043eutperforms it.", "It \uff4futperforms it.", "It out\u00adperforms it.",
+        "It is state of\nthe art.", "It out-performs it.", "It out\u2010performs it.", "It _beats_ it.", "~~It beats~~",
+    ],
+)  # fmt: skip
+def test_a_claim_word_is_the_same_however_it_is_marked_up(text):
+    assert said(text, [compared("ppo", "equal")]) != []
+
+
+def test_what_is_read_keeps_its_place():
+    text = "a &lt; *b*  c\n\u00ad`x_y*z`<br>d\n* e 2*3 f_g"
+    shown = rendered(text)
+    assert shown.text == "a < b c\n`x_y*z` d\n* e 2*3 f_g"
+    assert [text[shown.place(i)] for i in (4, 6, shown.text.index("d"), len(shown.text) - 1)] == ["b", "c", "d", "g"]
+    assert shown.place(len(shown.text)) == len(text)
+
+
+@pytest.mark.parametrize(
+    "bound",
+    [
+        "p<.001", "p < .001", "P<.001", "*p* < 0.001", "p &lt; 0.001", "p less than 0.001", "p-value: 0.0001",
+        "p-value of 0.0001", "p was 0.0001", "p \u2248 0.0001", "$p < 10^{-5}$", "p < 10\u207b\u2075", "p 0.0001",
+        "$p \\leq 2 \\times 10^{-4}$",
+    ],
+)  # fmt: skip
+def test_p_is_read_in_every_typography(bound):
+    held, open_ = compared("ppo", "worked", p=1e-6), compared("ppo", "open", p=0.7188)
+    assert said(f"With {bound} against PPO.", [open_]) != []
+    if not any(exact in bound for exact in (":", "of", "was", "\u2248", "p 0")):
+        assert said(f"With {bound} against PPO.", [held]) == []
+
+
+def test_p_of_other_things_is_no_probability():
+    assert said("Sampling has top-p 0.9; `p < 0.001` is code.", findings=(found("0.9", OTHER),)) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "GRPO is twice as good as PPO.", "GRPO is ten times as good as PPO.", "It halves the error of PPO.",
+        "GRPO is better on all twelve seeds.", "Compared with PPO, GRPO is better.", "It has higher accuracy than PPO.",
+        "It is stronger than PPO.", "It learns faster than PPO.", "It improves over PPO.", "An advantage over PPO.",
+        "GRPO is the best.", "It is the best method.", "It crushes PPO.", "It is 7x faster.", "It suits real models.",
+    ],
+)  # fmt: skip
+def test_equality_licenses_no_word_of_order(text):
+    assert said(text, [compared("ppo", "equal")]) != []
+
+
+def test_ordinary_comparatives_name_no_rival():
+    assert said("It costs more than one would think, and higher is better.", [compared("ppo", "open")]) == []
+
+
+def test_a_word_that_is_denied_needs_that_no_outcome_says_it():
+    outcomes = [
+        compared("ppo", "equal"),
+        compared("rloo", "worked"),
+        compared("random", "better"),
+        claimed("C1", "confirmed"),
+    ]
+    for text in (
+        "It does not beat PPO.",
+        "It never exceeds PPO.",
+        "It is not verified.",
+        "It isn't twice as good as PPO.",
+    ):
+        assert said(text, outcomes) == [], text
+    for text in (
+        "It does not beat RLOO.", "It never beats RLOO.", "It is not on par with PPO.", "C1 is not confirmed.",
+        "It doesn't beat `random`.", "It fails to beat RLOO.",
+    ):  # fmt: skip
+        assert "denied" in said(text, outcomes)[0][1], text
+
+
+def test_a_claim_that_is_not_published_is_no_claim():
+    outcomes = [claimed("C1", "confirmed")]
+    assert said("C1 is confirmed at tier L1.", outcomes) == []
+    assert "no published claim of grpo is called C9" in said("Claim C9 is confirmed.", outcomes)[0][1]
+    assert "C2" in said("C1 and C2 are confirmed.", outcomes)[0][1]
+
+
+def test_the_message_says_what_is_published_before_it_asks_for_a_run():
+    assert "Say what is published" in said("GRPO beats PPO.", [compared("ppo", "equal")])[0][1]
+    assert "It would take posttrain compare rloo" in said("RLOO beats PPO.", method=None)[0][1]
+    other = [compared("random_reward", "worked"), compared("ppo", "equal")]
+    assert "`random_reward` is a name in backticks only" in said("GRPO beats random_reward.", other)[0][1]

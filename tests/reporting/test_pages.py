@@ -130,7 +130,7 @@ def test_a_claim_without_licence_in_hand_written_text_fails_with_its_line(root):
     line = text[: text.index("It outperforms")].count("\n") + 1
     assert code == 1
     assert f"{PAGE}:{line}: 'outperforms' has no licence" in said
-    assert f"{PAGE}:{line}: the number '0.987' stands in no artifact" in said
+    assert f"{PAGE}:{line}: the number '0.987' is no result of sparse-opd that is published" in said
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_a_claim_without_licence_in_hand_written_text_fails_with_its_line(root):
 )
 def test_every_hand_written_file_below_docs_is_at_the_gate(root, name):
     (root / name).parent.mkdir(parents=True, exist_ok=True)
-    (root / name).write_text("# Notes\n\nIt outperforms all, by 0.987.\n")
+    (root / name).write_text("# Notes\n\n`sparse-opd` outperforms all, by 0.987.\n")
     code, said = command("docs", "check", "--root", str(root))
     assert code == 1
     assert f"{name}:3: 'outperforms' has no licence" in said and f"{name}:3: the number '0.987'" in said

@@ -1,0 +1,144 @@
+"""What artifacts found, number by number: what each is of, so that a sentence about accuracy needs an accuracy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+from posttrain.artifacts.gap import gap_closed
+from posttrain.reporting.reading import Entry
+from posttrain.reporting.summary import METRICS, changes, completed
+
+GAP, P, OTHER = "gap", "p", "other"  # further things a finding may be of, beside `summary.METRICS`
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One number of one published artifact."""
+
+    value: Decimal
+    of: str  # a metric of `summary.METRICS`, or GAP, P, OTHER
+    page: str  # the method or track
+    tier: str
+    plan: str
+    seed: int | None = None  # of one training; None for what a page says of all
+
+
+@dataclass(frozen=True)
+class Count:
+    """So many of so many seeds."""
+
+    some: int
+    all: int
+    of: str  # a metric; OTHER
+    says: frozenset[str]  # what happened to them: higher, lower, won, lost
+
+
+def decimal(value: float) -> Decimal:
+    """A number as it is written in JSON."""
+    return Decimal(repr(value)) if isinstance(value, float) else Decimal(value)
+
+
+def plan_of(entry: Entry) -> str:
+    """The name of the plan behind an artifact."""
+    return str(entry.value.get("manifest_ref", "")).rpartition(":")[2]
+
+
+def findings_of(entry: Entry) -> Iterator[Finding]:
+    """Every number that a sentence may repeat; a historical artifact's too, since a page shows them."""
+    tier = "bench" if entry.bench else entry.tier
+    found = _of_bench(entry.value) if entry.bench else _of_runs(entry.value)
+    for of, value, seed in found:
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            yield Finding(decimal(value), of, entry.page, tier, plan_of(entry), seed)
+    execution = {} if entry.execution is None else entry.execution.value["execution"]
+    runs = 1 if entry.bench else len(entry.value["runs"])
+    for seconds in [*execution.get("phases", {}).values(), sum(execution.get("phases", {}).values())]:
+        yield Finding(decimal(seconds), OTHER, entry.page, tier, plan_of(entry))
+        yield Finding(decimal(seconds / runs), OTHER, entry.page, tier, plan_of(entry))
+    plan = {} if entry.plan is None else entry.plan.value["plan"]
+    for value in _leaves([plan.get("common_config", {}), plan.get("alpha"), plan.get("sesoi")]):
+        yield Finding(decimal(value), OTHER, entry.page, tier, plan_of(entry))
+
+
+_Numbers = Iterator[tuple[str, Any, int | None]]  # what of, the value, the seed
+
+
+def _of_runs(artifact: Mapping[str, Any]) -> _Numbers:
+    for change in changes(artifact["runs"]):
+        for value in (change.before, change.after, change.change, *(change.ci95 or ())):
+            yield change.metric, value, None
+    for seed, run in zip(artifact["seeds"], artifact["runs"], strict=False):
+        if run.get("status", "completed") == "completed" and run["final"] is not None:
+            yield from ((metric, run[point].get(metric), seed) for point in ("baseline", "final") for metric in METRICS)
+            yield OTHER, run["training"]["last_diagnostics"].get("supervision_fraction"), None
+    gap = gap_closed(artifact)
+    if gap is not None:
+        yield from ((GAP, value, None) for value in (gap.mean, *(gap.ci95 or ())))
+        yield from ((GAP, value, seed) for seed, value in gap.shares.items())
+    for entry in artifact.get("comparison", []):
+        metric = entry["metric"].rpartition("/")[2]
+        for value in (entry["delta_mean"], *(entry["ci95"] or ()), entry["mde_80"], entry.get("sesoi")):
+            yield metric, value, None
+        yield P, entry["p_adjusted"], None
+    for claim in artifact.get("mechanism", {}).get("claims", []):
+        yield from ((OTHER, value, None) for value in _leaves([claim["measured"], claim["threshold"]]))
+
+
+def _of_bench(artifact: Mapping[str, Any]) -> _Numbers:
+    found = artifact["comparison"]
+    values = [artifact["baseline"]["full"]["mean"], artifact["idea"]["mean"]]
+    values += [found.get(key) for key in ("delta_mean", "mde", "mde_rel_pct", "mde_80", "sesoi", "sesoi_rel_pct")]
+    values += list(found.get("ci95") or ())
+    yield from ((OTHER, value, None) for value in values)
+    yield P, found["p_value"], None
+    seeds = artifact.get("protocol", {}).get("eval_seeds", range(artifact["n_seeds"]))
+    for arm in (artifact["baseline"]["full"]["per_seed"], artifact["idea"]["per_seed"]):
+        yield from ((OTHER, value, seed) for seed, value in zip(seeds, arm, strict=True))
+    signature = artifact.get("mechanism_signature", {})
+    yield from ((OTHER, value, None) for value in _leaves(signature.get("mechanism_signature", signature)))
+
+
+def counts_of(entry: Entry) -> Iterator[Count]:
+    """Seeds that rose or fell in a metric, that completed, and that won or tied against a rival."""
+    if entry.bench:
+        found = entry.value["comparison"]
+        lower = entry.value["metric_direction"].startswith("lower")
+        yield from _won(found["idea_wins"], found["n_pairs"], found.get("ties") or 0, OTHER, lower)
+        return
+    artifact = entry.value
+    runs, done = artifact["runs"], completed(artifact["runs"])
+    yield Count(len(done), len(runs), OTHER, frozenset())
+    yield Count(len(runs) - len(done), len(runs), OTHER, frozenset())
+    for change in changes(runs):
+        moves = [run["final"][change.metric] - run["baseline"][change.metric] for run in done]
+        yield Count(sum(move > 0 for move in moves), len(done), change.metric, frozenset({"higher"}))
+        yield Count(sum(move < 0 for move in moves), len(done), change.metric, frozenset({"lower"}))
+    gap = gap_closed(artifact)
+    if gap is not None:
+        yield Count(len(gap.missing), len(gap.shares), GAP, frozenset())
+    for compared in artifact.get("comparison", []):
+        if compared["wins"] is not None:
+            lower = str(compared.get("direction", "")).startswith("lower")
+            metric = compared["metric"].rpartition("/")[2]
+            yield from _won(compared["wins"], compared["n_pairs"], compared["ties"] or 0, metric, lower)
+
+
+def _won(wins: int, pairs: int, ties: int, of: str, lower: bool) -> Iterator[Count]:
+    won, lost = ("lower", "higher") if lower else ("higher", "lower")
+    yield Count(wins, pairs, of, frozenset({"won", won}))
+    yield Count(pairs - wins - ties, pairs, of, frozenset({"lost", lost}))
+    yield Count(ties, pairs, of, frozenset())
+
+
+def _leaves(value: Any) -> Iterator[float]:
+    if isinstance(value, Mapping):
+        for part in value.values():
+            yield from _leaves(part)
+    elif isinstance(value, list | tuple):
+        for part in value:
+            yield from _leaves(part)
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield value
