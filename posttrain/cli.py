@@ -280,14 +280,14 @@ def _explain(options: argparse.Namespace, words: list[str]) -> int:
 def _verify(options: argparse.Namespace, words: list[str]) -> int:
     import json
 
-    from posttrain.artifacts.report import render
+    from posttrain.artifacts.report import render_all
     from posttrain.reporting.actions import verify_paths
 
     reports = verify_paths(options.paths, options.plugin, options.rerun, options.budget)
     if options.json:
         print(json.dumps([report.as_json() for report in reports], indent=2))
     else:
-        print("\n\n".join(render(report) for report in reports))
+        print(render_all(reports))
     codes = [report.exit_code for report in reports]
     return 1 if 1 in codes else max(codes)
 

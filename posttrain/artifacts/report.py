@@ -1,6 +1,7 @@
 """The report of a verification: what was checked, at which level, and what was not."""
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -82,6 +83,21 @@ def render(report: Report) -> str:
         lines += [f"    {check.status:<7} {check.name}: {_printable(check.message)}" for check in checks]
     lines += ["  not checked", *(f"    {_printable(item)}" for item in report.not_checked)]
     return "\n".join([*lines, f"  {_printable(_conclusion(report))}", ""])
+
+
+def render_all(reports: Sequence[Report]) -> str:
+    """Several reports: a line for each, the whole where one failed or is of the suite, and how many are what."""
+    if len(reports) == 1:
+        return render(reports[0])
+    whole = [report for report in reports if report.exit_code == FAILED or any(c.level == "V4" for c in report.checks)]
+    lines = [f"{_printable(r.path)}: {_printable(_conclusion(r))}" for r in reports if r not in whole]
+    codes = Counter(report.exit_code for report in reports)
+    kinds = {0: "verified", UNVERIFIABLE: "not verified", FAILED: "failed"}
+    said = ", ".join(f"{codes[code]} {kind}" for code, kind in kinds.items() if codes[code])
+    warned = Counter(check.name for report in reports for check in report.checks if check.status == "warned")
+    more = "; warnings: " + ", ".join(f"{name} ({n})" for name, n in sorted(warned.items())) if warned else ""
+    details = "One by itself, or --json, shows every check."
+    return "\n\n".join(["\n".join(lines), *map(render, whole), f"{len(reports)} reports: {said}{more}. {details}"])
 
 
 def _printable(text: str) -> str:

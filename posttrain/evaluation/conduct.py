@@ -18,7 +18,7 @@ from posttrain.artifacts import documents, manifest, provenance
 from posttrain.artifacts.comparisons import Rival
 from posttrain.artifacts.digests import bytes_digest, file_digest
 from posttrain.artifacts.lock import exclusive
-from posttrain.assembly import assemble
+from posttrain.assembly import assemble, pin
 from posttrain.checkpoint import Broken, read_sealed, write_sealed
 from posttrain.evaluation import records
 from posttrain.evaluation.card import model_card
@@ -31,6 +31,7 @@ from posttrain.evaluation.work import Done, Unit, perform_all
 from posttrain.ranks import Ranks
 from posttrain.registry import ConfigError, Plugin
 from posttrain.rewards.base import RewardError
+from posttrain.settings import REPEATABLE
 from posttrain.tracking import judge
 
 PACKAGE = Path(posttrain.__file__).parent
@@ -142,6 +143,8 @@ class _Session:
     starts: list[str] = field(default_factory=list)  # of every process that worked on the run, this one last
 
     def run(self) -> Finished:
+        if self.experiment.main.config.tier in REPEATABLE:
+            pin()  # the record says how many threads there are, also where other processes do the work
         plan = manifest.plan_document(records.plan(self.experiment))
 
         def begin() -> None:

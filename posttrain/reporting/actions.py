@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -130,7 +132,10 @@ def rerun_published(root: Path, what: str, methods: list[Method], plugins: list[
         print(f"running again: {command(record)}", flush=True)
         with tempfile.TemporaryDirectory() as scratch:
             folder = Path(scratch) / "run"
-            if code := cli.main([*record["argv"][1:], "--output", str(folder)]):
+            words = [*record["argv"][1:], "--output", str(folder)]
+            with _typed(words):
+                code = cli.main(words)
+            if code:
                 raise SuiteError(
                     f"{entry.artifact.path}: its command ended with exit code {code}; nothing was replaced"
                 )
@@ -139,6 +144,17 @@ def rerun_published(root: Path, what: str, methods: list[Method], plugins: list[
                 publishing.put(root, made, replace=True)
             except publishing.Refused as error:
                 raise SuiteError(f"{entry.artifact.path} was not replaced: {error}") from None
+
+
+@contextmanager
+def _typed(words: list[str]) -> Iterator[None]:
+    """In here the program was called with these words, which is what a record says of its run."""
+    typed = sys.argv
+    sys.argv = [typed[0], *words]
+    try:
+        yield
+    finally:
+        sys.argv = typed
 
 
 RUNS = (["train"], ["reproduce"], ["compare"], ["bench", "run"])  # verbs that make what is published

@@ -8,12 +8,15 @@ from typing import Any
 
 from posttrain.reporting import bench_figures, history
 from posttrain.reporting.figures import Figure
-from posttrain.reporting.formatting import MISSING, interval, number, plural, table
+from posttrain.reporting.formatting import MISSING, interval, number, option, plural, table
 from posttrain.reporting.licence import licence_of
 from posttrain.reporting.page import Page, commands, outside, relative
 from posttrain.reporting.reading import BENCH, Entry, Suite
 
-HEAD = ("artifact", "baseline", "idea", "difference", "95 % half-width", "p", "pairs", "verdict", "standing")
+HEAD = (
+    *("artifact", "aim", "baseline", "idea", "difference", "95 % half-width", "p", "pairs"),
+    *("verdict", "standing"),
+)
 
 
 def bench_pages(suite: Suite) -> list[Page]:
@@ -26,7 +29,7 @@ def bench_pages(suite: Suite) -> list[Page]:
     rows = [_row(entry, suite, BENCH) for entry in sorted(entries, key=lambda e: (e.method, e.artifact.path))]
     body = [
         "An idea against a tuned baseline on a tiny model. Differences are idea minus baseline, paired by seed.",
-        table(HEAD, rows, right=range(1, 7)),
+        table(HEAD, rows, right=range(2, 8)),
         history.mended(entries),
     ]
     sources = tuple(file for entry in entries for file in entry.files)
@@ -38,14 +41,24 @@ def _track_page(track: str, suite: Suite) -> Page:
     entries = sorted(suite.of(track, bench=True), key=lambda entry: entry.artifact.path)
     current = [entry for entry in entries if not entry.historical]
     drawn = {f"{folder}/figures/{_stem(entry)}.svg": _figure(entry) for entry in current}
-    body = ["An idea against a tuned baseline on a tiny model.", "## Results"]
-    body += [table(HEAD, [_row(entry, suite, folder) for entry in entries], right=range(1, 7)), history.mended(entries)]
+    body = ["An idea against a tuned baseline on a tiny model.", *_measured(current), "## Results"]
+    body += [table(HEAD, [_row(entry, suite, folder) for entry in entries], right=range(2, 8)), history.mended(entries)]
     body += [f"![{_stem(entry)}: differences by seed, and sweeps](figures/{_stem(entry)}.svg)" for entry in current]
     body += [_signature(entry, folder) for entry in current]
     lines = commands(current) + [f"posttrain verify {entry.artifact.path}" for entry in current]
     body.append("## Commands\n\n```\n" + "\n".join(lines) + "\n```")
     sources = tuple(file for entry in entries for file in entry.files)
     return Page(f"{folder}/README.md", track, body, sources, licence_of(entries), (), drawn, track)
+
+
+def _measured(entries: Sequence[Entry]) -> list[str]:
+    """What is measured, on which model, in the words of the plans: once where they agree."""
+    said = []
+    for entry in entries:
+        assert entry.plan is not None
+        common = entry.plan.value["plan"]["common_config"]
+        said.append(f"Measured on `{common['model']}`: {common['metric']}; {entry.value['metric_direction']}.")
+    return list(dict.fromkeys(said))
 
 
 def _stem(entry: Entry) -> str:
@@ -65,6 +78,7 @@ def _row(entry: Entry, suite: Suite, folder: str) -> tuple[str, ...]:
         standing = f"**{history.standing(entry, suite.of(entry.method, bench=True))[0]}**"
     return (
         f"[{_stem(entry)}]({relative(folder, entry.artifact.path)})",
+        value["metric_direction"].partition(" ")[0],
         number(value["baseline"]["full"]["mean"]),
         number(value["idea"]["mean"]),
         number(found["delta_mean"], signed=True),
@@ -74,6 +88,13 @@ def _row(entry: Entry, suite: Suite, folder: str) -> tuple[str, ...]:
         f"**{found['verdict']}**",
         standing,
     )
+
+
+def _arms(artifact: Mapping[str, Any]) -> str:
+    """The chosen settings of both arms."""
+    cfgs = artifact["baseline"].get("best_cfg"), artifact["idea"].get("best_cfg")
+    shown = [", ".join(f"{key}={option(value)}" for key, value in (cfg or {}).items()) for cfg in cfgs]
+    return f"Chosen settings: baseline `{shown[0]}`; idea `{shown[1]}`." if all(shown) else ""
 
 
 def failures(artifact: Mapping[str, Any]) -> str:
@@ -96,6 +117,7 @@ def _signature(entry: Entry, folder: str) -> str:
     parts = [
         f"### {_stem(entry)}",
         outside(entry, folder),
+        _arms(entry.value),
         f"95 % interval of the difference: {interval(ci95)}." if ci95 else "",
         failures(entry.value),
     ]

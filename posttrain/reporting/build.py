@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from posttrain.artifacts import audit
@@ -21,6 +21,7 @@ from posttrain.reporting.method_page import method_page
 from posttrain.reporting.page import FIXED, HEADER, compose
 from posttrain.reporting.reading import BENCH, POST_TRAINING, Entry, Suite, SuiteError, read_suite
 
+MARKDOWN = (".md", ".markdown", ".mdown", ".mkd", ".mkdn")  # what a site renders
 _SHOWN_LINES = 40  # of one file's difference
 
 
@@ -42,6 +43,7 @@ def build(root: Path, methods: Sequence[Method], datasets: Sequence[Dataset] = (
     pages = [method_page(method, suite) for method in methods]
     pages += [catalogue_page(methods, suite, datasets), *bench_pages(suite)]
     registered = [method.name for method in methods]
+    everything = licence_of(suite.entries)  # a sentence may speak of other methods than its page's
     files: dict[str, bytes] = {}
     problems: list[Problem] = []
     other: set[str] = set()
@@ -51,7 +53,11 @@ def build(root: Path, methods: Sequence[Method], datasets: Sequence[Dataset] = (
         text = compose(page, manual.text_of(old, page.path), drawn)
         files |= {page.path: text, **drawn}
         read, names = text.decode(), (*page.names, *FIXED)
-        problems += check_text(page.path, read, page.licence, names, page.method, registered, manual.span(read))
+        licence = page.licence
+        if page.method is not None:
+            known = {name: getattr(everything, name) for name in ("outcomes", "findings", "counts")}
+            licence = replace(licence, **known)
+        problems += check_text(page.path, read, licence, names, page.method, registered, manual.span(read))
     problems += _other_texts(root, suite, methods, files)
     published = frozenset(file.path for entry in suite.entries for file in entry.files)
     return Built(dict(sorted(files.items())), tuple(problems), tuple(sorted(other)), published)
@@ -95,11 +101,13 @@ def stale(root: Path, built: Built) -> list[str]:
 def strangers(root: Path, built: Built) -> Iterator[str]:
     """What lies among the published files and is none of them: no page shows it, and no digest binds it."""
     known = built.published | built.files.keys()
-    for path in sorted(path for place in (POST_TRAINING, BENCH) for path in (root / place).rglob("*")):
+    for path in sorted((root / "docs").rglob("*")):
         name = path.relative_to(root).as_posix()
         if path.is_symlink():
-            yield f"{name} is a symbolic link; put the file itself there, or delete it"
-        elif path.is_file() and name not in known and path.suffix != ".md" and "/figures/" not in name:
+            yield f"{name} is a symbolic link; put what it leads to there, or delete it"
+        elif not name.startswith((f"{POST_TRAINING}/", f"{BENCH}/")):
+            continue
+        elif path.is_file() and name not in known and path.suffix not in MARKDOWN and "/figures/" not in name:
             yield f"{name} is neither published nor a page; delete it, or publish its run with posttrain publish"
 
 
@@ -138,7 +146,7 @@ def _text(root: Path, path: str) -> str | None:
 
 
 def _other_texts(root: Path, suite: Suite, methods: Sequence[Method], files: Mapping[str, bytes]) -> Iterator[Problem]:
-    """Hand-written Markdown: what is published below its folder licenses it, beside both folders everything.
+    """Hand-written Markdown and README.md: what is published below its folder licenses it, beside both all there is.
 
     Decision records are left out: what they weigh is the project's own design.
     """
@@ -148,7 +156,8 @@ def _other_texts(root: Path, suite: Suite, methods: Sequence[Method], files: Map
         place: licence_of([entry for entry in suite.entries if entry.artifact.path.startswith(place)])
         for place in (f"{POST_TRAINING}/", f"{BENCH}/", "")
     }
-    for path in sorted((root / "docs").rglob("*.md")):
+    texts = [path for path in (root / "docs").rglob("*") if path.suffix.lower() in MARKDOWN and not path.is_dir()]
+    for path in sorted([*texts, *root.glob("README.md")]):
         name = path.relative_to(root).as_posix()
         if name not in files and not name.startswith("docs/adr/"):
             place = next(place for place in licences if name.startswith(place))
@@ -168,8 +177,10 @@ def _require_registered(suite: Suite, methods: Sequence[Method]) -> None:
     known = {method.name for method in methods}
     for entry in suite.entries:
         if not entry.bench and entry.page not in known:
+            files = [file.path for file in entry.outside] or ["FILE.py"]
             raise SuiteError(
-                f"{entry.artifact.path} is of {entry.page!r}, which is not registered; write --plugin FILE.py"
+                f"{entry.artifact.path} is of {entry.page!r}, which is not registered; write --plugin {files[0]}, "
+                "here and in the command that checks the pages (Makefile)"
             )
 
 

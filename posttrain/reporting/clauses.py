@@ -87,12 +87,15 @@ class Reader:
         return start, min((end for end in self._ends if end > place), default=len(self.text))
 
     def names_results(self, place: int) -> bool:
-        """Whether the paragraph of a place, or a heading above it, names a method, a track or one of their arms."""
+        """Whether the paragraph of a place, or a heading above it, names a method or a track."""
         start = max((match.end() for match in _PARAGRAPH.finditer(self.text, 0, place)), default=0)
         end = _PARAGRAPH.search(self.text, place)
         found = self._names.finditer(self.text, start, end.start() if end else len(self.text))
         headings = [self._names.search(heading) for heading in self._headings(place)]
-        return any(match is not None and match[0].lower() not in SIDES for match in [*found, *headings])
+        return any(
+            match is not None and match.lastgroup != "coded" and match[0].lower() not in SIDES
+            for match in [*found, *headings]
+        )
 
     def at(self, place: int) -> Clause:
         """The clause around a claim word at a place of the text."""
@@ -136,4 +139,4 @@ def _joined(name: str) -> str:
 
 
 def _whole(pattern: str) -> str:
-    return rf"(?<![\w.-]){pattern}(?![\w-]|\.\w)"
+    return rf"(?<![\w.-]){pattern}(?!\w|-(?!like\b|style\b|type\b|based\b)|\.\w)"

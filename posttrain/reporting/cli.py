@@ -43,7 +43,11 @@ def add_verbs(verbs: Any) -> None:
     )
     added.add_argument("folder", metavar="RUN", type=Path)
     added.add_argument("--root", type=Path, default=Path(), metavar="DIR", help="the folder with docs/ (default: .)")
-    added.add_argument("--replace", action="store_true", help="take the place of what is published there")
+    added.add_argument(
+        "--replace",
+        action="store_true",
+        help="take the place of the same runs, or of a plan of this name",
+    )
     added = verb(verbs, "report", _report, "one HTML file of a run; a bench or an evaluation as a table")
     added.add_argument("folder", metavar="RUN", type=Path)
     added.add_argument("--output", type=Path, metavar="FILE", help="default: report.html in the run folder's parent")
@@ -99,7 +103,8 @@ def _check(options: argparse.Namespace, words: list[str]) -> int:
         return FAILED
     if not code:
         print(
-            f"{len(built.files)} files are what the artifacts give; each number and claim word of docs/ has a licence"
+            f"{len(built.files)} files are what the artifacts give; each number and claim word of README.md and docs/ "
+            "has a licence"
         )
     return code
 
@@ -140,11 +145,12 @@ def _require_docs(root: Path) -> None:
 
 def _publish(options: argparse.Namespace, words: list[str]) -> int:
     from posttrain.reporting import build, publishing
+    from posttrain.reporting.html import ReportError
     from posttrain.reporting.reading import SuiteError
 
     try:
         _require_docs(options.root)
-        made = publishing.publication(options.folder, verifier(options.plugin))
+        made = publishing.publication(run_folder(options.folder), verifier(options.plugin))
         methods = methods_of(options.plugin)
         build.build(options.root, methods, datasets_of())  # what is there has to be sound before anything is added
         written = publishing.put(options.root, made, replace=options.replace)
@@ -155,7 +161,7 @@ def _publish(options: argparse.Namespace, words: list[str]) -> int:
         built = build.build(options.root, methods, datasets_of())
         for path in build.write(options.root, built):
             print(f"wrote {path}")
-    except publishing.Refused as error:
+    except (publishing.Refused, ReportError) as error:
         return say(ValueError(f"publish: refused: {error}"))
     except SuiteError as error:
         return say(error, UNUSABLE)

@@ -8,6 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 from posttrain.artifacts.gap import gap_closed
+from posttrain.reporting.outcomes import BASELINE
 from posttrain.reporting.reading import Entry
 from posttrain.reporting.summary import METRICS, changes, completed
 
@@ -34,6 +35,8 @@ class Count:
     all: int
     of: str  # a metric; OTHER
     says: frozenset[str]  # what happened to them: higher, lower, won, lost
+    page: str  # the method or track
+    rival: str | None = None  # whom they won or lost against, without the method's name
 
 
 def decimal(value: float) -> Decimal:
@@ -103,34 +106,37 @@ def _of_bench(artifact: Mapping[str, Any]) -> _Numbers:
 
 def counts_of(entry: Entry) -> Iterator[Count]:
     """Seeds that rose or fell in a metric, that completed, and that won or tied against a rival."""
+    page = entry.page
     if entry.bench:
         found = entry.value["comparison"]
         lower = entry.value["metric_direction"].startswith("lower")
-        yield from _won(found["idea_wins"], found["n_pairs"], found.get("ties") or 0, OTHER, lower)
+        yield from _won(found["idea_wins"], found["n_pairs"], found.get("ties") or 0, lower, (OTHER, page, BASELINE))
         return
     artifact = entry.value
     runs, done = artifact["runs"], completed(artifact["runs"])
-    yield Count(len(done), len(runs), OTHER, frozenset())
-    yield Count(len(runs) - len(done), len(runs), OTHER, frozenset())
+    yield Count(len(done), len(runs), OTHER, frozenset(), page)
+    yield Count(len(runs) - len(done), len(runs), OTHER, frozenset(), page)
     for change in changes(runs):
         moves = [run["final"][change.metric] - run["baseline"][change.metric] for run in done]
-        yield Count(sum(move > 0 for move in moves), len(done), change.metric, frozenset({"higher"}))
-        yield Count(sum(move < 0 for move in moves), len(done), change.metric, frozenset({"lower"}))
+        yield Count(sum(move > 0 for move in moves), len(done), change.metric, frozenset({"higher"}), page)
+        yield Count(sum(move < 0 for move in moves), len(done), change.metric, frozenset({"lower"}), page)
     gap = gap_closed(artifact)
     if gap is not None:
-        yield Count(len(gap.missing), len(gap.shares), GAP, frozenset())
+        yield Count(len(gap.missing), len(gap.shares), GAP, frozenset(), page)
     for compared in artifact.get("comparison", []):
         if compared["wins"] is not None:
-            lower = str(compared.get("direction", "")).startswith("lower")
-            metric = compared["metric"].rpartition("/")[2]
-            yield from _won(compared["wins"], compared["n_pairs"], compared["ties"] or 0, metric, lower)
+            of = (compared["metric"].rpartition("/")[2], page, compared["against"]["method"].rpartition(".")[2])
+            lower = compared["direction"].startswith("lower")
+            yield from _won(compared["wins"], compared["n_pairs"], compared["ties"] or 0, lower, of)
 
 
-def _won(wins: int, pairs: int, ties: int, of: str, lower: bool) -> Iterator[Count]:
+def _won(wins: int, pairs: int, ties: int, lower: bool, of: tuple[str, str, str]) -> Iterator[Count]:
+    """Counts of a comparison: of which metric, on whose page, against whom."""
+    metric, page, rival = of
     won, lost = ("lower", "higher") if lower else ("higher", "lower")
-    yield Count(wins, pairs, of, frozenset({"won", won}))
-    yield Count(pairs - wins - ties, pairs, of, frozenset({"lost", lost}))
-    yield Count(ties, pairs, of, frozenset())
+    yield Count(wins, pairs, metric, frozenset({"won", won}), page, rival)
+    yield Count(pairs - wins - ties, pairs, metric, frozenset({"lost", lost}), page, rival)
+    yield Count(ties, pairs, metric, frozenset(), page, rival)
 
 
 def _leaves(value: Any) -> Iterator[float]:

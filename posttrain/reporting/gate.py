@@ -65,11 +65,10 @@ class Gate:
 
     def subjects(self, place: int) -> frozenset[str]:
         """The methods and tracks whose results the clause at a place may repeat."""
-        if self.method is not None:
-            return frozenset({self.method})
         clause = self.reader.at(place)
         plain = self.reader.methods - {IDEA, BASELINE}
-        return frozenset({mention.name for mention in clause.mentions} & plain) | clause.below(plain)
+        named = frozenset({mention.name for mention in clause.mentions} & plain)
+        return named | {self.method} if self.method is not None else named | clause.below(plain)
 
     def concerns(self, place: int) -> bool:
         """Whether words of daily use speak of results here: a page's do, another text's where it names whose."""

@@ -30,7 +30,9 @@ def method_page(method: Method, suite: Suite) -> Page:
     path = f"{POST_TRAINING}/{method.folder}/README.md"
     entries = sorted(suite.of(method.name), key=lambda entry: (_rank(entry), entry.artifact.path))
     current = [entry for entry in entries if not entry.historical]
-    main = [entry for entry in current if not entry.is_arm]
+    # A method that was published as another's rival is shown on its own page too.
+    main = [entry for entry in current if not entry.is_arm or entry.method == method.name]
+    others = tuple(other for entry in main for other in suite.comparing(entry))
     drawn = dict(_figures(method, main))
     body = [
         _head(method),
@@ -47,8 +49,8 @@ def method_page(method: Method, suite: Suite) -> Page:
         path,
         method.name,
         [part for part in body if part],
-        tuple(file for entry in entries for file in entry.files),
-        licence_of(entries, (method.defaults,)),
+        tuple(file for entry in [*entries, *others] for file in entry.files),
+        licence_of([*entries, *others], (method.defaults,)),
         texts,
         drawn,
         method.name,

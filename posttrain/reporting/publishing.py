@@ -90,12 +90,12 @@ def _files(place: Path) -> Iterator[tuple[str, bytes]]:
     folder, method = NAMESPACES[namespace], artifact.get("method", artifact.get("track"))
     yield artifact["provenance"]["artifact_path"], data
     yield f"{folder}/{name}.json", plan
-    yield f"{folder}/{name}/{method}.json", published_execution(execution["execution"])
     outside = {
         outside_path(f"{folder}/{name}", plugin): _source(place.name, plugin, execution["execution"]["argv"])
         for plugin in execution["execution"].get("plugins", [])
         if plugin["name"].endswith(".py")  # an installed package is named by its digest only
     }
+    yield f"{folder}/{name}/{method}.json", published_execution(execution["execution"], tuple(outside))
     yield from outside.items()
     private = [found for text in (data, plan) for found in _private(parse(text))]
     private += [
@@ -129,9 +129,12 @@ def _source(name: str, plugin: Mapping[str, Any], argv: Sequence[str]) -> bytes:
     )
 
 
-def published_execution(execution: Mapping[str, Any]) -> bytes:
-    """The record without where on a machine it ran: paths of the command and of plugins by their last part."""
-    record = {**execution, "argv": [_bare(word) for word in _words(execution)]}
+def published_execution(execution: Mapping[str, Any], outside: Sequence[str] = ()) -> bytes:
+    """The record without where on a machine it ran: paths of the command and of plugins by their last part.
+
+    The command names code from outside where it is published, one of the paths `outside`: so it runs in every clone.
+    """
+    record = {**execution, "argv": [_bare(_published(word, outside)) for word in _words(execution)]}
     if "plugins" in record:
         record["plugins"] = [{**plugin, "name": _bare(plugin["name"])} for plugin in record["plugins"]]
     record["overrides"] = [_bare(word) for word in execution["overrides"]]
@@ -142,6 +145,14 @@ def published_execution(execution: Mapping[str, Any]) -> bytes:
         return dumps(execution_document(record))
     except ManifestError as error:
         raise Refused(f"execution.json: {error}") from None
+
+
+def _published(word: str, outside: Sequence[str]) -> str:
+    """A word of a command with the published path of the code that it names: FILE.py, key=FILE.py:NAME."""
+    key, equals, value = word.rpartition("=")
+    file, colon, name = value.partition(":")
+    places = [path for path in outside if file.endswith(".py") and Path(path).name == Path(file).name]
+    return f"{key}{equals}{places[0]}{colon}{name}" if places else word
 
 
 def _words(execution: Mapping[str, Any]) -> list[str]:
@@ -202,16 +213,19 @@ def put(root: Path, made: Publication, *, replace: bool = False) -> list[str]:
         target = root / path
         if target.is_symlink() or not target.resolve().is_relative_to((root / "docs").resolve()):
             raise SuiteError(f"{path} is or lies behind a symbolic link; put a real folder there. Nothing was written")
-        if not target.exists() or target.read_bytes() == data or replace:
+        if not target.exists() or target.read_bytes() == data:
             continue
         found = bytes_digest(target.read_bytes())
-        if _is_plan(path):
+        if _is_plan(path) and not replace:
             raise Refused(
                 f"{path} holds another plan under the same name ({found}); its artifacts would lose theirs. "
                 "Run with other seeds or another dataset, or replace it and every run of it with --replace"
             )
-        if path == made.artifact and supersedes != found:
-            raise Refused(f"{path} holds another run; run with supersedes={found}, or write --replace")
+        if path == made.artifact and supersedes != found and not (replace and _same_results(parse(data), target)):
+            raise Refused(
+                f"{path} holds another run, and a page shows one of a method under a plan, which is called after data "
+                f"and seeds. Beside it goes a run of other seeds, in its place one with supersedes={found}"
+            )
     new = {path: data for path, data in made.files.items() if not _holds(root / path, data)}
     if not replace and not any("/metrics/" in path for path in new) and all((root / path).exists() for path in new):
         return []
@@ -219,6 +233,11 @@ def put(root: Path, made: Publication, *, replace: bool = False) -> list[str]:
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         write_atomically(root / path, data)
     return list(new)
+
+
+def _same_results(artifact: Mapping[str, Any], target: Path) -> bool:
+    """Whether a place holds the same runs; their record, claims or comparison may be another."""
+    return artifact.get("runs") == parse(target.read_bytes()).get("runs") and "runs" in artifact
 
 
 def _holds(path: Path, data: bytes) -> bool:

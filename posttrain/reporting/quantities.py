@@ -17,10 +17,10 @@ _DECIMAL = r"(?:\d+(?:[.,]\d+)?|[.,]\d+)(?:e[-+]?\d+)?"
 _POWER = r"(?:\d+(?:\.\d+)?\s*[×x]\s*)?10\s*\^\s*\{?\s*[-−]\s*\d+\s*\}?"
 _NUMBER = re.compile(
     rf"(?<![\w.,/])(?<![^\W\d]-)(?P<sign>[-+−±]?)(?P<value>{_DECIMAL})"
-    r"(?P<unit>\s?%|\s?(?:per\s?cent|x|×|fold|-fold|times|points?|pp)\b)?(?![\w]|[.,]\d)",
+    r"(?P<unit>\s?%|\s?(?:per\s?cent(?:age points?)?|x|×|fold|-fold|times|points?|pp)\b)?(?![\w]|[.,]\d)",
     re.IGNORECASE,
 )
-PERCENT = ("%", "percent", "per cent", "points", "point", "pp")
+PERCENT = ("%", "percent", "per cent", "percentage points", "percentage point", "points", "point", "pp")
 
 _WORDS = (
     *("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"),
@@ -76,8 +76,12 @@ def counts(gate: Gate) -> Found:
 
 
 def _counted(gate: Gate, place: int, some: int | None, every: int | None) -> bool:
-    metrics, happened = gate.metrics(place), _happened(gate, place)
+    metrics, happened, subjects = gate.metrics(place), _happened(gate, place), gate.subjects(place)
+    scope = gate.rivals(place)
+    rivals = {outcome.about for outcome in scope.outcomes} if scope.named else set()
     for count in gate.licence.counts:
+        if (subjects and count.page not in subjects) or (rivals and count.rival and count.rival not in rivals):
+            continue
         if not ((count.some, count.all) == (some, every) or (every is None and count.some == count.all)):
             continue
         if (not metrics or count.of in {*metrics, OTHER}) and (not happened or happened & count.says):

@@ -84,12 +84,25 @@ class Entry:
         return tuple(file for file in files if file is not None)
 
 
+def _rivals(entry: Entry) -> set[str]:
+    """Digests of the artifacts that an artifact compares itself with."""
+    return {comparison["against"].get("artifact_sha256") for comparison in entry.value.get("comparison", [])}
+
+
 @dataclass(frozen=True)
 class Suite:
     """Everything published below one root."""
 
     root: Path
     entries: tuple[Entry, ...]  # by path
+
+    def comparing(self, rival: Entry) -> tuple[Entry, ...]:
+        """The entries of other pages that compare themselves with an artifact."""
+        return tuple(
+            entry
+            for entry in self.entries
+            if not entry.bench and entry.page != rival.page and rival.artifact.digest in _rivals(entry)
+        )
 
     def of(self, page: str, *, bench: bool = False) -> tuple[Entry, ...]:
         """The entries that belong to the page of a method or track."""

@@ -10,6 +10,7 @@ from posttrain.artifacts.gap import LABEL, gap_closed
 from posttrain.reporting import sentences
 from posttrain.reporting.facts import Method
 from posttrain.reporting.figures import Figure
+from posttrain.reporting.findings import plan_of
 from posttrain.reporting.formatting import MISSING, declared, interval, number, option, plural, seeds, table
 from posttrain.reporting.page import outside, relative
 from posttrain.reporting.reading import Entry, Suite
@@ -43,16 +44,17 @@ def claims(method: Method, entries: Sequence[Entry]) -> str:
         return f"## Mechanism claims\n\nNone is decided yet. {planned}".rstrip()
     said = counted(claim for _, claim in found)
     head = ("id", "claim", "predicted", "measured", "threshold", "outcome")
+    several = len({entry.artifact.path for entry, _ in found}) > 1  # studies, which may have decided otherwise
     rows = [
         (
-            claim["id"],
+            f"{claim['id']}, {plan_of(entry)}" if several else claim["id"],
             claim["claim"],
             claim["prediction"],
             f"{claim['metric']}:<br>{measured(claim['measured'])}",
             rule(claim),
             f"**{claim['outcome']}**",
         )
-        for _, claim in found
+        for entry, claim in found
     ]
     return (
         f"## Mechanism claims\n\n{said[:1].upper()}{said[1:]}. Prediction, rule and threshold were written into the "
@@ -104,6 +106,7 @@ def section(entry: Entry, drawn: Mapping[str, Figure], folder: str, suite: Suite
     ]
     if entry.value.get("comparison"):
         parts += _compared(entry, drawn, folder, suite)
+    parts += [_as_rival(entry, other, folder) for other in suite.comparing(entry)]
     parts += [f"> {note}" for note in entry.value.get("notes", [])]
     return "\n\n".join(part for part in parts if part)
 
@@ -140,6 +143,12 @@ def _figure(entry: Entry, drawn: Mapping[str, Figure], folder: str, kind: str, t
     return "" if path is None else f"![{label(entry)}: {text}]({relative(folder, path)})"
 
 
+RIVALS = (
+    *("rival", "what differs", "difference", "95 % interval", "wins", "p (Holm)", "MDE (80 % power)"),
+    *("smallest effect of interest", "verdict"),
+)
+
+
 def _compared(entry: Entry, drawn: Mapping[str, Figure], folder: str, suite: Suite) -> Iterator[str]:
     protocol = entry.value["evaluation_protocol"]
     metric = METRICS.get(protocol["primary_metric"].rpartition("/")[2], (protocol["primary_metric"], ""))[0]
@@ -148,12 +157,23 @@ def _compared(entry: Entry, drawn: Mapping[str, Figure], folder: str, suite: Sui
         f"{protocol['direction']}; Holm over a family of {protocol['family_size']} at {declared(protocol['alpha'])}."
     )
     yield table(
-        ("rival", "what differs", "difference", "95 % interval", "wins", "p (Holm)", "MDE (80 % power)", "verdict"),
+        RIVALS,
         [_row(entry, comparison, suite) for comparison in entry.value["comparison"]],
-        right=(2, 3, 4, 5, 6),
+        right=range(2, 8),
     )
     yield _figure(entry, drawn, folder, "differences", "per-seed differences from each rival")
     yield "\n".join(f"- {sentences.compared(entry.value, comparison)}" for comparison in entry.value["comparison"])
+
+
+def _as_rival(entry: Entry, other: Entry, folder: str) -> str:
+    """What the artifact of another method says of the comparison with this one."""
+    link = f"[{other.method}, {label(other)}]({relative(folder, other.artifact.path)})"
+    said = [
+        sentences.compared(other.value, comparison)
+        for comparison in other.value["comparison"]
+        if comparison["against"]["artifact_sha256"] == entry.artifact.digest
+    ]
+    return f"It is a rival in {link}:\n\n" + "\n".join(f"- {sentence}" for sentence in said)
 
 
 def _row(entry: Entry, comparison: Mapping[str, Any], suite: Suite) -> tuple[str, ...]:
@@ -172,5 +192,6 @@ def _row(entry: Entry, comparison: Mapping[str, Any], suite: Suite) -> tuple[str
         wins,
         number(comparison["p_adjusted"]),
         number(comparison["mde_80"]),
+        number(comparison["sesoi"]),
         f"**{comparison['verdict']}**",
     )

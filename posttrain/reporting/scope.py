@@ -36,7 +36,7 @@ def of_claims(outcomes: Iterable[Outcome], clause: Clause, method: str | None) -
     """The claims that a clause speaks of: those it names by id, or all of the methods that it names."""
     found = _below([outcome for outcome in outcomes if outcome.kind == "claim"], clause)
     mentioned = {mention.name for mention in clause.mentions} & {outcome.method for outcome in found}
-    found = _narrowed(found, lambda outcome: outcome.method, {method} if method else mentioned)
+    found = _narrowed(found, lambda outcome: outcome.method, mentioned or ({method} if method else ()))
     ids = clause.names({outcome.about for outcome in found})
     other = tuple(dict.fromkeys(name for name in _CLAIM.findall(clause.text) if name not in ids))
     chosen = tuple(_narrowed(found, lambda outcome: outcome.about, ids))

@@ -7,7 +7,7 @@ from typing import Any
 
 from posttrain.artifacts import statistics
 from posttrain.artifacts.gap import gap_closed
-from posttrain.artifacts.verdicts import BELOW_SESOI, BETTER, NO_EFFECT, NO_WIN, WORSE
+from posttrain.artifacts.verdicts import BETTER, NO_EFFECT, NO_WIN, WORSE
 from posttrain.reporting.formatting import interval, number, plural
 from posttrain.reporting.summary import changes, completed
 
@@ -92,13 +92,15 @@ def compared(artifact: Mapping[str, Any], entry: Mapping[str, Any]) -> str:
         f"difference {number(entry['delta_mean'], signed=True)}, 95 % interval {interval(entry['ci95'])}, "
         f"p (Holm) {number(entry['p_adjusted'])}, {plural(entry['n_pairs'], 'paired seed')}"
     )
+    sesoi = f"the smallest effect of interest, {number(entry['sesoi'])}"
+    small = f" The difference is below {sesoi}." if abs(entry["delta_mean"] or 0.0) < (entry["sesoi"] or 0.0) else ""
     if verdict.startswith(BETTER):
-        small = " The difference is below the smallest effect of interest." if verdict.endswith(BELOW_SESOI) else ""
         return f"`{method}` exceeds `{rival}` for {where(artifact)}: {numbers}.{small}"
     if verdict == WORSE:
-        return f"`{method}` is worse than `{rival}` for {where(artifact)}: {numbers}."
+        return f"`{method}` is worse than `{rival}` for {where(artifact)}: {numbers}.{small}"
     if verdict == NO_EFFECT:
-        return f"No measurable difference between `{method}` and `{rival}` for {where(artifact)}: {numbers}."
+        why = "All differences are 0" if entry["degenerate"] == "identical" else f"The interval lies within {sesoi}"
+        return f"No measurable difference between `{method}` and `{rival}` for {where(artifact)}: {numbers}. {why}."
     if verdict == NO_WIN:
         seen = (
             f"; an effect of {number(entry['mde_80'])} would have been seen in 80 % of cases" if entry["mde_80"] else ""

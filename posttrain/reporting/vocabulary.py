@@ -43,6 +43,13 @@ def _word(of: Of, pattern: str, says: str, run: str, *, daily: bool = False, nam
 # Marks are given by `outcomes`. A word belongs to the first family that takes it.
 WORDS = (
     _word(
+        "nothing",
+        r"(?:beats?|better than|wins?|wins? (?:against|over)|exceeds?|out-?performs?|surpass(?:es)?|ahead of|"
+        r"improves (?:on|over)) (?:all|any|every|everything|everywhere|each|anything)",
+        "",
+        "no run: none compares with all there is; name the rivals",
+    ),
+    _word(
         "rival",
         r"out-?perform\w*|state[- ]of[- ]the[- ]art|sota|superior\w*|best[- ]in[- ]class|"
         r"(?:is|are|was|were) (?:by far )?the (?:best|strongest)|best (?:method|algorithm)|crush\w*|outclass\w*",
@@ -119,7 +126,14 @@ WORDS = (
         _COMPARE,
         named=True,
     ),
-    _word("claim", r"confirm(?:s|ed)|proves?|proven|demonstrates?|reproduces", "confirmed", _STUDY, daily=True),
+    _word(
+        "claim",
+        r"confirm(?:s|ed)|proves?|proven|demonstrates?|reproduces|as predicted|"
+        r"(?<=claim )holds?|(?<=claims )holds?|claims? (?:[\w`.-]+ ){1,3}holds?",
+        "confirmed",
+        _STUDY,
+        daily=True,
+    ),
     _word("claim", r"refut(?:es|ed)|disproves?|disproven", "refuted", _STUDY, daily=True),
     _word("claim", r"inconclusive", "inconclusive", _STUDY, daily=True),
     _word(

@@ -10,8 +10,9 @@ from posttrain.reporting.scope import Scope
 from posttrain.reporting.vocabulary import WORDS, Word
 
 _NOT = re.compile(
-    r"(?:\b(?:not|never|cannot|hardly|neither|nor|without|no\s+longer|fail(?:s|ed)?\s+to)|n['’]t)\s+(?:\w+\s+){0,2}$",
-    re.IGNORECASE,
+    r"(?:\b(?:not|never|cannot|hardly|neither|nor|without|no\s+longer|fail(?:s|ed)?\s+to)|n['’]t)\s+(?:\w+\s+){0,2}$"
+    r"|\b(?:none|no\s+(?:claim|run|rival|method))\b.*$",
+    re.IGNORECASE | re.DOTALL,
 )
 # What else has to be absent where a word is denied: who is better by little does not fail to be better.
 _WEAKER = {"worked": "better", "l3-better": "better"}

@@ -60,6 +60,7 @@ def said(text, outcomes=(), counts=(), quotes=(), names=(), method="grpo", tiers
     "text",
     [
         "Accuracy is 0.609.", "Accuracy is 0.61, or 61 %.", "It fell by 0.25.", "by 4.883e-4", "up 11.72 points",
+        "up 11.72 percentage points",
         "Two tokens of 64, with 12 seeds.", "See arXiv 2609.04565, section 3.6 and eq. 4.1, of 2026-09-03.",
         "In 2024 and 2025.", "Version 1.2.3 and v2.0.", "`0.777` and ``` are code", "```\n0.777 outperforms\n```",
         "[a link](https://example.org/0.777)", "<!-- 0.777 -->", "the 95 % interval; 80 % power", "seeds 42-53",
@@ -74,7 +75,8 @@ def test_licensed_numbers_names_dates_and_code_pass(text):
     ("text", "found"),
     [
         ("Accuracy is 0.777.", "0.777"), ("up 77 %", "77 %"), ("3.7x faster", "3.7x"), ("5 times as fast", "5 times"),
-        ("by 4.8e-4", "4.8e-4"), ("**0.62**", "0.62"), ("| 0.62 |", "0.62"), ("(0.62)", "0.62"), ("−0.62", "0.62"),
+        ("by 4.8e-4", "4.8e-4"),
+        ("up 12.5 percentage points", "12.5"), ("**0.62**", "0.62"), ("| 0.62 |", "0.62"), ("(0.62)", "0.62"), ("−0.62", "0.62"),
         ("up 12.5 points", "12.5 points"), ("it rose in 3 of 3 seeds", "3 of 3 seeds"), ("0.6093", "0.6093"),
     ],
 )  # fmt: skip
@@ -235,7 +237,11 @@ def test_a_title_is_a_name():
 
 
 def test_counts_of_seeds_are_licensed_as_pairs():
-    counts = [Count(5, 6, "accuracy", frozenset({"higher"})), Count(1, 6, "accuracy", frozenset({"lower"}))]
+    counts = [
+        Count(5, 6, "accuracy", frozenset({"higher"}), "grpo"), Count(1, 6, "accuracy", frozenset({"lower"}), "grpo"),
+        Count(6, 6, "accuracy", frozenset({"higher"}), "rloo"), Count(3, 6, OTHER, frozenset({"won"}), "grpo", "ppo"),
+        Count(2, 6, OTHER, frozenset({"won"}), "grpo", "rloo"),
+    ]  # fmt: skip
     for text in (
         "rose in 5 of 6 seeds", "5/6 seeds", "5 out of 6 runs", "five of its six seeds", "Accuracy fell in 1/6 seeds.",
         "| 5 of 6 |", "Entropy is not looked at in 42-47.", "Every seed has its file.", "for all six seeds",
@@ -246,6 +252,9 @@ def test_counts_of_seeds_are_licensed_as_pairs():
         "fell in 5 of 6 seeds", "Entropy rose in 5 of 6 seeds.", "It rose in all six seeds.", "It rose in every seed.",
     ):  # fmt: skip
         assert len(said(text, counts=counts)) == 1, text
+    outcomes = [compared("ppo", "worked"), compared("rloo", "worked")]
+    assert said("It won against PPO in 3 of 6 seeds.", outcomes, counts) == []
+    assert "'2 of 6 seeds'" in said("It won against PPO in 2 of 6 seeds.", outcomes, counts)[0][1]
 
 
 def test_artifacts_license_what_they_say(published):
@@ -373,6 +382,32 @@ def test_p_of_other_things_is_no_probability():
 )  # fmt: skip
 def test_equality_licenses_no_word_of_order(text):
     assert said(text, [compared("ppo", "equal")]) != []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "GRPO beats all others.", "It wins everywhere.", "It is better than any method.", "It exceeds every rival.",
+        "GRPO beats PPO-like methods.", "None of its claims was refuted.", "No claim was refuted.",
+        "All claims of GRPO hold.", "The claim holds.", "It falls, as predicted.", "It is worse than PPO on every seed",
+    ],
+)  # fmt: skip
+def test_nothing_is_said_of_all_that_is_not_so_of_each(text):
+    outcomes = [compared("random", "worked", plan="run"), compared("ppo", "worse"), claimed("P1", "refuted")]
+    counts = [Count(3, 6, "accuracy", frozenset({"lost", "lower"}), "grpo", "ppo")]
+    assert said(f"### Of run\n\n{text}", outcomes, counts) != []
+
+
+def test_a_page_may_speak_of_other_methods_by_what_is_published_of_them():
+    outcomes = [
+        compared("ppo", "worked"),
+        compared("random", "worked", method="rloo"),
+        claimed("R1", "confirmed", "rloo"),
+    ]
+    numbers = (found("0.61", "accuracy"), found("0.83", "accuracy", page="rloo"))
+    assert said("RLOO exceeds `rloo.random`; R1 of RLOO is confirmed.", outcomes) == []
+    assert said("GRPO reached 0.61, RLOO 0.83.", findings=numbers) == []
+    assert said("It reached 0.83.", findings=numbers) != []
 
 
 def test_ordinary_comparatives_name_no_rival():

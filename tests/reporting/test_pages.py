@@ -1,5 +1,6 @@
 """Pages are a pure function of the published files; hand-written text survives, every edit shows."""
 
+import copy
 import os
 import random
 import shutil
@@ -13,17 +14,25 @@ from small_runs import (
     CONTROLLED_PLAN,
     DENSE,
     REPOSITORY,
+    SMALL,
     STUDY,
+    STUDY_PLAN,
     command,
     datasets,
     edit_json,
+    make,
     methods,
     snapshot,
+    verify,
 )
 
 from posttrain.artifacts.documents import read
-from posttrain.reporting import build, figures, manual, sentences
-from posttrain.reporting.reading import SuiteError, received_files
+from posttrain.artifacts.verdicts import BELOW_SESOI, BETTER, NO_EFFECT, WORSE
+from posttrain.reporting import build, figures, manual, publishing, results, sentences
+from posttrain.reporting.claims import check_text
+from posttrain.reporting.formatting import number
+from posttrain.reporting.licence import licence_of
+from posttrain.reporting.reading import Entry, File, SuiteError, read_suite, received_files
 
 PAGE = "docs/post-training/2609.04565-sparse-opd/README.md"
 DPO = "docs/post-training/2305.18290-dpo/README.md"
@@ -124,7 +133,7 @@ def test_broken_markers_are_named_and_nothing_is_overwritten(root, change, capsy
 
 def test_a_claim_without_licence_in_hand_written_text_fails_with_its_line(root):
     page = root / PAGE
-    text = page.read_text().replace(manual.BEGIN + "\n", f"{manual.BEGIN}\nIt outperforms all, by 0.987.\n")
+    text = page.read_text().replace(manual.BEGIN + "\n", f"{manual.BEGIN}\nIt outperforms `dense`, by 0.987.\n")
     page.write_text(text)
     code, said = command("docs", "check", "--root", str(root))
     line = text[: text.index("It outperforms")].count("\n") + 1
@@ -134,11 +143,13 @@ def test_a_claim_without_licence_in_hand_written_text_fails_with_its_line(root):
 
 
 @pytest.mark.parametrize(
-    "name", ["docs/README.md", "docs/guide/new.md", "docs/bench/note.md", "docs/post-training/x/n.md"]
+    "name",
+    ["README.md", "docs/README.md", "docs/guide/new.md", "docs/bench/note.md", "docs/post-training/x/n.md"]
+    + [f"docs/guide/new.{ending}" for ending in ("markdown", "mdown", "mkd", "MD")],
 )
 def test_every_hand_written_file_below_docs_is_at_the_gate(root, name):
     (root / name).parent.mkdir(parents=True, exist_ok=True)
-    (root / name).write_text("# Notes\n\n`sparse-opd` outperforms all, by 0.987.\n")
+    (root / name).write_text("# Notes\n\n`sparse-opd` outperforms `dense`, by 0.987.\n")
     code, said = command("docs", "check", "--root", str(root))
     assert code == 1
     assert f"{name}:3: 'outperforms' has no licence" in said and f"{name}:3: the number '0.987'" in said
@@ -217,7 +228,7 @@ def test_what_lies_among_published_files_and_is_none_is_named(root, name):
     assert code == 1 and f"docs/post-training/{name} is neither published nor a page" in said
 
 
-@pytest.mark.parametrize("name", ["post-training/link", "bench/link.json", "post-training/opd/link.svg"])
+@pytest.mark.parametrize("name", ["post-training/link", "bench/link.json", "post-training/opd/link.svg", "guide/link"])
 def test_a_symbolic_link_among_published_files_is_named(root, name, tmp_path):
     (root / "docs" / name).parent.mkdir(exist_ok=True)
     (root / "docs" / name).symlink_to(tmp_path)
@@ -428,3 +439,69 @@ def test_a_changed_or_misnamed_copy_is_caught(root):
 )
 def test_a_label_says_no_more_seeds_and_no_more_comparison_than_there_is(policy, formal, count, compares, shown):
     assert sentences.label(policy, formal, count, compares) == shown
+
+
+def test_a_replication_stands_beside_what_it_repeats_whatever_it_found(runs, root, tmp_path):
+    """Two studies of the same claims; the second one's outcomes are turned round, as a licence reads them."""
+    again = make(tmp_path / "again", "reproduce", "dpo", *SMALL, "seeds=52-57")
+    publishing.put(root, publishing.publication(again, verify))
+    built = build.build(root, methods(), datasets())
+    assert built.problems == ()
+    page, catalogue = (built.files[name].decode() for name in (DPO, "docs/post-training/README.md"))
+    plans = (STUDY_PLAN, STUDY_PLAN.replace("42-47", "52-57"))
+    ids = [claim["id"] for claim in read(again / "artifact.json")["mechanism"]["claims"]]
+    assert all(f"| {name}, {plan} |" in text for name in ids for plan in plans for text in (page, catalogue))
+    assert f"{len(ids)} claims decided {2 * len(ids)} times, in several studies" in catalogue
+    assert "in 2 studies" in catalogue
+
+
+def test_claims_that_two_studies_decided_otherwise_each_have_their_licence(published):
+    entry = next(entry for entry in read_suite(published).entries if "mechanism" in entry.value)
+    turned = {"confirmed": "refuted", "refuted": "confirmed", "inconclusive": "confirmed"}
+    value = copy.deepcopy(entry.value)
+    value["manifest_ref"] = "post-training:again"
+    for claim in value["mechanism"]["claims"]:
+        claim["outcome"] = turned[claim["outcome"]]
+    other = Entry(File("docs/post-training/x/metrics/again.json", "", value), entry.plan, entry.execution)
+    method = next(method for method in methods() if method.name == entry.page)
+    text = results.claims(method, [entry, other])
+    assert {claim["outcome"] for _, claim in results.decided([entry, other])} > {"confirmed"}
+    assert check_text("page.md", text, licence_of([entry, other]), (), method.name, written=(0, 0)) == []
+
+
+def test_a_rival_s_own_page_shows_its_run_and_what_was_found(root, tmp_path):
+    folder = make(tmp_path / "pair", "compare", "grpo", "rloo", *SMALL, "seeds=42-47", "group_size=4")
+    publishing.put(root, publishing.publication(folder, verify))
+    built = build.build(root, methods(), datasets())
+    assert built.problems == ()
+    page = built.files["docs/post-training/2402.14740-rloo/README.md"].decode()
+    assert "It is a rival in [grpo, grpo-vs-rloo-" in page and "between `grpo` and `rloo`" in page
+    row = next(line for line in built.files["docs/post-training/README.md"].decode().splitlines() if "[`rloo`]" in line)
+    assert "| 6 |" in row
+
+
+@pytest.mark.parametrize("page", sorted(REPOSITORY.glob("docs/bench/*/README.md")), ids=lambda page: page.parent.name)
+def test_a_track_s_page_says_what_is_measured_and_what_is_better(page):
+    text, plans = page.read_text(), list(REPOSITORY.glob(f"docs/bench/manifests/{page.parent.name}-*.json"))
+    assert plans
+    for plan in plans:
+        frozen = read(plan)["plan"]
+        assert f"{frozen['common_config']['metric']}; {frozen['direction']}." in text
+    assert "Chosen settings: baseline `" in text
+
+
+def test_differences_are_read_against_the_smallest_effect_of_interest(published):
+    text = (published / "docs/post-training/2609.04565-sparse-opd/README.md").read_text()
+    value = read(published / COMPARED)
+    assert all(f"| {number(entry['sesoi'])} | **{entry['verdict']}** |" in text for entry in value["comparison"])
+    entry = {**value["comparison"][0], "sesoi": 0.05, "degenerate": "none"}
+    for verdict, difference, words in [
+        (WORSE, -0.01, "The difference is below the smallest effect of interest, 0.05000."),
+        (BETTER + BELOW_SESOI, 0.01, "The difference is below the smallest effect of interest, 0.05000."),
+        (WORSE, -0.06, "6 paired seeds."),
+        (NO_EFFECT, 0.01, "The interval lies within the smallest effect of interest, 0.05000."),
+    ]:
+        said = sentences.compared(value, {**entry, "verdict": verdict, "delta_mean": difference})
+        assert said.endswith(words)
+    same = sentences.compared(value, {**entry, "verdict": NO_EFFECT, "degenerate": "identical"})
+    assert same.endswith("All differences are 0.")

@@ -83,7 +83,7 @@ def test_code_from_outside_is_published_with_its_run_and_linked_from_the_page(ru
     copy = f"docs/post-training/manifests/{CONTROLLED_PLAN}/code/mine.py"
     assert (empty / copy).read_bytes() == CODE
     record = read(empty / f"docs/post-training/manifests/{CONTROLLED_PLAN}/sparse-opd.json")["execution"]
-    assert record["argv"][-2:] == ["--plugin", "mine.py"] and record["plugins"][0]["name"] == "mine.py"
+    assert record["argv"][-2:] == ["--plugin", copy] and record["plugins"][0]["name"] == "mine.py"
     page = (empty / "docs/post-training/2609.04565-sparse-opd/README.md").read_text()
     assert f"code from outside this project: [`mine.py`](../manifests/{CONTROLLED_PLAN}/code/mine.py)" in page
     assert f"| `{copy}` | `{bytes_digest(CODE)}` |" in page
@@ -196,10 +196,34 @@ def test_another_run_in_the_same_place_is_refused_unless_it_is_superseded(runs, 
     artifact["notes"] = ["another"]
     other = publishing.Publication({**files, made.artifact: json.dumps(artifact).encode()}, made.artifact)
     before = snapshot(empty)
-    with pytest.raises(Refused, match="holds another run; run with supersedes=sha256:"):
+    with pytest.raises(Refused, match="holds another run, .* in its place one with supersedes=sha256:"):
         publishing.put(empty, other)
     assert snapshot(empty) == before
-    publishing.put(empty, other, replace=True)
+    publishing.put(empty, other, replace=True)  # of the same runs, whose record is another
+    artifact["runs"][0]["final"]["accuracy"] += 0.5
+    better = publishing.Publication({**files, made.artifact: json.dumps(artifact).encode()}, made.artifact)
+    with pytest.raises(Refused, match="holds another run"):
+        publishing.put(empty, better, replace=True)
+
+
+@pytest.mark.parametrize(
+    ("word", "published"),
+    [
+        ("work/mine.py", "docs/x/code/mine.py"), ("reward=../mine.py:score", "reward=docs/x/code/mine.py:score"),
+        ("--plugin=mine.py", "--plugin=docs/x/code/mine.py"), ("other.py", "other.py"), ("steps=3", "steps=3"),
+    ],
+)  # fmt: skip
+def test_a_published_command_names_code_where_it_is_published(word, published):
+    record = {"argv": ["posttrain", "train", word], "overrides": []}
+    assert publishing.command({"argv": [publishing._published(word, ["docs/x/code/mine.py"])]}) == published
+    assert record["argv"][2] == word
+
+
+def test_an_artifact_means_its_run(run, empty, monkeypatch, capsys):
+    monkeypatch.setattr("posttrain.reporting.cli.verifier", lambda plugins: verify)
+    assert command("publish", str(run / "plan.json"), "--root", str(empty))[0] == 1
+    assert "plan.json is a file. Write the folder of a run" in capsys.readouterr().err
+    assert command("publish", str(run / "artifact.json"), "--root", str(empty))[0] == 0
 
 
 def test_another_plan_under_the_same_name_is_refused(runs, empty):

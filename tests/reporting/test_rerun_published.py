@@ -1,13 +1,16 @@
 """`docs build --rerun`: what is published is data, and no record of it has code run that the caller did not name."""
 
+import sys
 from pathlib import Path
 
 import pytest
-from small_runs import command, snapshot
+from small_runs import command, methods, snapshot
 
+from posttrain import cli
 from posttrain.artifacts.documents import dumps, read
 from posttrain.artifacts.manifest import execution_document
-from posttrain.reporting.actions import _not_to_be_run
+from posttrain.reporting.actions import _not_to_be_run, rerun_published
+from posttrain.reporting.reading import SuiteError
 
 TRAIN = ["train", "grpo"]
 CODE = {
@@ -86,3 +89,18 @@ def test_a_record_with_a_plugin_is_named_before_anything_of_the_suite_runs(root,
     assert "Nothing was run." in said
     assert not marker.exists()
     assert snapshot(root) == before
+
+
+def test_a_run_made_again_has_the_command_of_the_run(root, monkeypatch):
+    typed, seen = list(sys.argv), []
+
+    def run(words):
+        seen.append((list(words), list(sys.argv[1:])))
+        return 1
+
+    monkeypatch.setattr(cli, "main", run)
+    with pytest.raises(SuiteError, match="ended with exit code 1; nothing was replaced"):
+        rerun_published(root, "dpo", list(methods()), [])
+    ((words, recorded),) = seen
+    assert words == recorded and words[:2] == ["reproduce", "dpo"]
+    assert sys.argv == typed

@@ -12,6 +12,7 @@ from small_runs import COMPARED, DENSE, REPOSITORY, command, datasets, edit_exec
 from posttrain.artifacts.digests import bytes_digest, sealed
 from posttrain.artifacts.documents import dumps, read
 from posttrain.evaluation.rerun import rerun
+from posttrain.reporting.reading import read_suite
 from posttrain.reporting.suite_checks import verify_suite
 
 
@@ -211,3 +212,16 @@ def test_a_historical_artifact_is_not_run_again(published):
     report, checks = third(path)
     assert checks == []
     assert report.exit_code == 3
+
+
+def test_a_whole_suite_is_a_line_for_each_and_a_sum(root):
+    code, said = command("verify", str(root / "docs"))
+    assert code == 3  # for the recorded artifacts
+    lines = said.strip().splitlines()
+    count = len(read_suite(root).entries) + 1
+    assert lines[-1].startswith(f"{count} reports: {count - 2} verified, 2 not verified; warnings: code (")
+    assert sum(": verified at V0, V1, V2: " in line for line in lines) == count - 3
+    (root / COMPARED).write_text((root / COMPARED).read_text().replace("idea", "IDEA", 1))
+    code, said = command("verify", str(root / "docs"))
+    assert code == 1 and " failed" in said.strip().splitlines()[-1]
+    assert f"{COMPARED}\n  V0 parse and schema" in said, "what failed is shown whole"
