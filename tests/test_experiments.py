@@ -218,6 +218,16 @@ def test_processes_that_share_the_seeds_change_no_byte():
     assert contents(run(*words, output="one")) == contents(run(*words, output="two", jobs=2))
 
 
+def test_a_record_says_how_its_processes_computed_however_many_they_were():
+    """Neither is left to the process that only hands out the work: reruns compare within a class of environments."""
+    for jobs in (1, 2):
+        torch.use_deterministic_algorithms(False)
+        torch.set_num_threads(2)
+        folder = run("grpo", *TINY, "seeds=1-2", output=f"jobs-{jobs}", jobs=jobs)
+        hardware = read(folder / "execution.json")["execution"]["hardware"]
+        assert (hardware["deterministic"], hardware["torch_threads"]) == (True, 1)
+
+
 def test_python_makes_the_same_bytes_as_the_command_line(tmp_path):
     said = contents(run(*PAPER, "steps=2", "seeds=3,1", "tune=null", output="said"))
     options = {"dataset.train_examples": 8, "dataset.validation_examples": 4, "dataset.positions": 8}

@@ -76,7 +76,8 @@ def test_licensed_numbers_names_dates_and_code_pass(text):
     [
         ("Accuracy is 0.777.", "0.777"), ("up 77 %", "77 %"), ("3.7x faster", "3.7x"), ("5 times as fast", "5 times"),
         ("by 4.8e-4", "4.8e-4"),
-        ("up 12.5 percentage points", "12.5"), ("**0.62**", "0.62"), ("| 0.62 |", "0.62"), ("(0.62)", "0.62"), ("−0.62", "0.62"),
+        ("up 12.5 percentage points", "12.5"),
+        ("**0.62**", "0.62"), ("| 0.62 |", "0.62"), ("(0.62)", "0.62"), ("−0.62", "0.62"),
         ("up 12.5 points", "12.5 points"), ("it rose in 3 of 3 seeds", "3 of 3 seeds"), ("0.6093", "0.6093"),
     ],
 )  # fmt: skip

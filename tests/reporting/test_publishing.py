@@ -196,7 +196,7 @@ def test_another_run_in_the_same_place_is_refused_unless_it_is_superseded(runs, 
     artifact["notes"] = ["another"]
     other = publishing.Publication({**files, made.artifact: json.dumps(artifact).encode()}, made.artifact)
     before = snapshot(empty)
-    with pytest.raises(Refused, match="holds another run, .* in its place one with supersedes=sha256:"):
+    with pytest.raises(Refused, match=r"holds another run, .* in its place one with supersedes=sha256:"):
         publishing.put(empty, other)
     assert snapshot(empty) == before
     publishing.put(empty, other, replace=True)  # of the same runs, whose record is another
