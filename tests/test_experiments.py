@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from posttrain import settings
 from posttrain.artifacts.digests import file_digest
