@@ -11,10 +11,16 @@ import pytest
 
 from posttrain import cli, tiny
 from posttrain.data.rows import USUAL
+from posttrain.evaluation import facts
 from posttrain.registry import rewards
+from posttrain.reporting import manual
+from posttrain.reporting.claims import check_text
+from posttrain.reporting.licence import licence_of
+from posttrain.reporting.reading import read_suite
 
 ROOT = Path(__file__).parents[1]
 GUIDE = (ROOT / "docs/guide/rows-and-rewards.md").read_text()
+PUBLISHING = (ROOT / "docs/guide/publishing.md").read_text()
 FILES = dict(re.findall(r"^`([\w.]+)`:\n\n```\w*\n(.*?)^```$", GUIDE, re.MULTILINE | re.DOTALL))
 BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", GUIDE, re.MULTILINE | re.DOTALL)
 COMMANDS = [
@@ -80,3 +86,41 @@ def test_every_reward_and_every_usual_name_of_a_column_is_in_the_guide():
 
 def test_the_guide_is_found_from_the_overview_of_the_documentation():
     assert "(guide/rows-and-rewards.md)" in (ROOT / "docs/README.md").read_text()
+
+
+# -- from a run to a page ----------------------------------------------------------------------------------------------
+
+
+def sentences(kind: str) -> list[str]:
+    (block,) = re.findall(rf"^```{kind}\n(.*?)^```$", PUBLISHING, re.MULTILINE | re.DOTALL)
+    return block.splitlines()
+
+
+@pytest.fixture(scope="module")
+def gate():
+    """The gate of hand-written text on the published page of grpo."""
+    entries = read_suite(ROOT).of("grpo")
+    registered = [method.name for method in facts.methods()]
+    return lambda text: check_text("page.md", text, licence_of(entries), (), "grpo", registered)
+
+
+@pytest.mark.parametrize("sentence", sentences("pass"))
+def test_the_guide_s_sentences_that_pass_do_pass(sentence, gate):
+    assert gate(sentence) == []
+
+
+@pytest.mark.parametrize("sentence", sentences("refuse"))
+def test_the_guide_s_sentences_that_are_refused_are_refused(sentence, gate):
+    assert gate(sentence) != []
+
+
+@pytest.mark.parametrize("line", [line for line in PUBLISHING.splitlines() if line.startswith("posttrain ")])
+def test_the_guide_s_commands_of_publishing_are_commands(line):
+    words = shlex.split(line.partition("   #")[0])[1:]
+    options, settings = cli.command_line().parse_known_args(words)
+    assert callable(options.run)
+    assert all("=" in word for word in settings)
+
+
+def test_the_guide_names_the_markers_as_they_are():
+    assert f"{manual.BEGIN}\n{manual.END}\n" in PUBLISHING

@@ -1,4 +1,4 @@
-"""Statistics of bench artifacts: how the historical ones were worked out, and what new ones add (records.md 2.2).
+"""Statistics of bench artifacts: how the historical ones were worked out, and what new ones add.
 
 `baseline` and `idea` are one metric value per seed, paired by position; differences are idea - baseline, in metric
 units. What the records share with other artifacts (test, interval, verdict) comes from `statistics` and `verdicts`.
@@ -51,7 +51,7 @@ def relative_percent(width: float | None, baseline: Sequence[float]) -> float | 
 
 
 def recorded_p(differences: Sequence[float]) -> tuple[float, int]:
-    """The recorded sign-flip p to 4 places and its count, over 20 000 draws of default_rng(0) (records.md 2.2)."""
+    """The recorded sign-flip p to 4 places and its count, over 20 000 draws of default_rng(0)."""
     d = np.asarray(differences, dtype=np.float64)
     signs = np.random.default_rng(RECORDED_SEED).choice([-1.0, 1.0], size=(RECORDED_DRAWS, len(d)))
     reached = np.abs((signs * d).mean(axis=1)) >= abs(d.mean()) - RECORDED_SLACK
@@ -123,7 +123,7 @@ def comparison_block(
     direction: Direction,
     failed_seeds: Sequence[int] = (),
 ) -> dict[str, Any]:
-    """The `comparison` block of a new artifact: the recorded fields, the p exact, then what evidence.md 2.2 adds."""
+    """The `comparison` block of a new artifact: the recorded fields, the p exact, then what new artifacts add."""
     c = judge(
         baseline,
         idea,

@@ -1,6 +1,6 @@
 """What the published artifacts license: the numbers that a page may print, and the outcomes behind its words.
 
-A result needs an artifact that holds it, to as many places as are printed (specs/evidence.md, section 1).
+A result needs an artifact that holds it, to as many places as are printed (docs/adr/0007).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The claim words: a closed list, each with what licenses it (specs/evidence.md, section 1)."""
+"""The claim words: a closed list, each with what licenses it (docs/adr/0007)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Word:
     of: Of  # what it speaks of
     pattern: str  # a regular expression over whole words, lower case; blanks are single
     says: frozenset[str]  # any of these marks of an outcome, or tiers
-    run: str
+    run: str  # for what no run licenses, what to write instead
     daily: bool = False  # a word of daily use: in a text that is no page it counts where a method is named
     named: bool = False  # counts beside a named rival only
 
@@ -33,7 +33,7 @@ _COMPARE = (
 _STUDY = "posttrain reproduce {method}, then posttrain publish"
 _L3 = "a formal comparison on real checkpoints (tier L3, three or more trainings per arm), published"
 _LARGE = ", with a difference that is not below the smallest effect of interest"
-_NO_RUN = "no run: write the two numbers that are published"
+_NO_RUN = "Write the two numbers that are published"
 
 
 def _word(of: Of, pattern: str, says: str, run: str, *, daily: bool = False, named: bool = False) -> Word:
@@ -47,7 +47,7 @@ WORDS = (
         r"(?:beats?|better than|wins?|wins? (?:against|over)|exceeds?|out-?performs?|surpass(?:es)?|ahead of|"
         r"improves (?:on|over)) (?:all|any|every|everything|everywhere|each|anything)",
         "",
-        "no run: none compares with all there is; name the rivals",
+        "No run compares with all there is; name the rivals",
     ),
     _word(
         "rival",
@@ -95,7 +95,7 @@ WORDS = (
         "nothing",
         r"(?:faster|slower|cheaper|more (?:efficient|stable|robust)) than",
         "",
-        "no run: no published metric measures it",
+        "No published metric measures it",
         named=True,
     ),
     _word(
@@ -140,7 +140,7 @@ WORDS = (
         "nothing",
         r"verified|certified",
         "",
-        "no run: a level of verification belongs beside the word",
+        "A level of verification belongs beside the word",
         daily=True,
     ),
 )

@@ -65,6 +65,8 @@ def _no_claim(scope: Scope) -> str:
 
 def _advice(gate: Gate, word: Word, place: int) -> str:
     """The run that would license a word; where runs are published, first what they say."""
+    if word.of == "nothing":
+        return word.run
     name, outcomes = gate.run_name(place), gate.licence.outcomes
     on_track = any(outcome.tier == "bench" and outcome.method == name for outcome in outcomes)
     run = f"posttrain bench run {name}, then posttrain publish" if on_track else word.run.format(method=name)

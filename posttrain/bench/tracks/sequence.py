@@ -134,7 +134,7 @@ def mechanism(found: Found) -> dict[str, Any]:
 
 
 def math_check() -> dict[str, Any]:
-    """Steady gain and half-life of the state equation, iterated (records.md 2.4)."""
+    """Steady gain and half-life of the state equation, iterated."""
     rows = [analytic_row(rho, beta) for _, rho, beta in CELLS]
     errors = max(row["steady_gain_abs_error"] for row in rows)
     apart = max(abs(row["half_observed"] - row["half_predicted"]) for row in rows)
