@@ -182,8 +182,19 @@ def _solo(options: argparse.Namespace, words: list[str]) -> Experiment:
     from posttrain.evaluation import experiment
 
     tier = settings.tier_of(options.tier, words)
+    _refuse_track(options.algorithm)
     config = settings.load(options.algorithm, tier, options.config, words)
     return experiment.solo(config, settings.config_path(options.algorithm, tier, options.config), words)
+
+
+def _refuse_track(name: str) -> None:
+    """A bench track is no algorithm; its own verbs are near."""
+    from posttrain.registry import ConfigError
+
+    if (Path(__file__).parent / "bench" / "tracks" / f"{name}.py").is_file():
+        raise ConfigError(
+            f"`{name}` is a bench track. Write posttrain bench run {name} (bench explain {name} runs nothing)."
+        )
 
 
 def _reproduce(options: argparse.Namespace, words: list[str]) -> int:
@@ -265,8 +276,8 @@ def _conduct(options: argparse.Namespace, words: list[str], build: Any) -> int:
 
 
 def _explain(options: argparse.Namespace, words: list[str]) -> int:
-    from posttrain.evaluation.conduct import preflight
     from posttrain.evaluation.explain import explain
+    from posttrain.evaluation.preflight import preflight
     from posttrain.overrides import code_named
     from posttrain.registry import load_plugins
 

@@ -59,6 +59,8 @@ def _dataset(field: str, name: str) -> dict[str, Any] | None:
         if not path.is_file():
             raise ConfigError(f"{field}: there is no file `{name}`. Give the path of a file with one row per problem.")
         return {"name": "files", "path": name}
+    if path.is_file():
+        raise ConfigError(f"{field}: `{name}` is no file of rows: these end in {', '.join(FILES)}.")
     if path.is_dir():
         return {"name": "hub", "path": str(path)}
     if name.startswith((".", "/", "~")) or name.count("/") > 1:

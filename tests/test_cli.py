@@ -415,3 +415,9 @@ def test_a_reader_that_has_seen_enough_ends_the_output_without_a_word():
         listing.stdout.close()
         said = listing.stderr.read()
     assert (listing.returncode, said) == (141, b"")
+
+
+@pytest.mark.parametrize("verb", ["train", "explain"])
+def test_a_track_where_an_algorithm_is_asked_for_is_sent_to_its_verbs(verb, capsys):
+    assert main([verb, "sequence"]) == 2
+    assert "`sequence` is a bench track. Write posttrain bench run sequence" in capsys.readouterr().err

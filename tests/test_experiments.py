@@ -26,6 +26,7 @@ from posttrain.evaluation.controls import CONTROLS
 from posttrain.evaluation.study import Claim, Results, difference, ratio, studies
 from posttrain.evaluation.work import Done
 from posttrain.registry import ConfigError, algorithms
+from posttrain.reporting.sentences import said
 
 ROOT = Path(__file__).parents[1]
 FILES = ["artifact.json", "config.yaml", "execution.json", "metrics.jsonl", "plan.json", "samples.jsonl"]
@@ -227,6 +228,13 @@ def test_a_record_says_how_its_processes_computed_however_many_they_were():
         folder = run("grpo", *TINY, "seeds=1-2", output=f"jobs-{jobs}", jobs=jobs)
         hardware = read(folder / "execution.json")["execution"]["hardware"]
         assert (hardware["deterministic"], hardware["torch_threads"]) == (True, 1)
+
+
+def test_a_run_that_moved_nothing_says_so():
+    value = artifact(run("grpo", *TINY, "seeds=1-2"))
+    for part in value["runs"]:
+        part["final"]["accuracy"] = part["baseline"]["accuracy"] = 0.5
+    assert "Accuracy stayed as it was in 2 of 2 seeds, 0.5000 on average" in " ".join(said(value))
 
 
 def test_python_makes_the_same_bytes_as_the_command_line(tmp_path):

@@ -90,6 +90,8 @@ def test_br_35_what_cannot_be_read_is_refused_with_file_and_line(tmp_path, data,
     [
         ("d.csv", b"a,b\n1,2\n1,2,3\n", r"d\.csv, line 3: found 3 values for 2 columns"),
         ("d.csv", b"a,a\n1,2\n", r"line 1: two columns are called `a`"),
+        ("d.csv", b"a;b\n1;2\n", r"d\.csv, line 1: ';' parts the columns\. Save it with commas"),
+        ("d.csv", b"a\tb\n1\t2\n", r"line 1: '\\t' parts the columns"),
         ("d.csv", b'a,b\n"1,2\n', r"line 2: is not valid CSV"),
         ("d.csv", b"a,b\n1,\xe9\n", r"d\.csv, line 2: byte 0xe9 is not UTF-8"),
         ("d.json", b'{"a": 1}', r"d\.json: found one object, expected one list of objects.*\.jsonl"),

@@ -50,6 +50,7 @@ def test_a_shorthand_is_spelled_out(here, field, name, found):
     ("field", "name", "message"),
     [
         ("dataset", "none.jsonl", r"^dataset: there is no file `none\.jsonl`"),
+        ("dataset", "my.py", r"^dataset: `my\.py` is no file of rows: these end in \.jsonl, "),
         ("dataset", "./none", r"^dataset: there is no folder `\./none`"),
         ("dataset", "a/b/c", r"^dataset: there is no folder `a/b/c`"),
         ("reward", "my.py", r"^reward: .*expected the function too: reward=my\.py:FUNCTION"),

@@ -103,6 +103,9 @@ def _csv(name: str, data: bytes) -> Rows:
         if len(set(header)) < len(header):
             twice = next(column for column in header if header.count(column) > 1)
             raise ConfigError(f"dataset: {name}, line 1: two columns are called `{twice}`. Rename one.")
+        other = next((mark for mark in (";", "\t") if len(header) == 1 and mark in header[0]), None)
+        if other is not None:
+            raise ConfigError(f"dataset: {name}, line 1: {other!r} parts the columns. Save it with commas.")
         number = lines.line_num + 1
         for row in lines:
             if row and len(row) != len(header):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -18,21 +17,20 @@ from posttrain.artifacts import documents, manifest, provenance
 from posttrain.artifacts.comparisons import Rival
 from posttrain.artifacts.digests import bytes_digest, file_digest
 from posttrain.artifacts.lock import exclusive
-from posttrain.assembly import assemble, pin
+from posttrain.assembly import pin
 from posttrain.checkpoint import Broken, read_sealed, write_sealed
 from posttrain.evaluation import records
 from posttrain.evaluation.card import model_card
 from posttrain.evaluation.disk import disk_is_full, full_disk
 from posttrain.evaluation.experiment import Arm, Experiment, vary
 from posttrain.evaluation.folders import Finished, check_folder, configuration, default_folder, place_of, sweep
+from posttrain.evaluation.preflight import preflight
 from posttrain.evaluation.saving import FOLDER
 from posttrain.evaluation.study import Results
 from posttrain.evaluation.work import Done, Unit, perform_all
 from posttrain.ranks import Ranks
 from posttrain.registry import ConfigError, Plugin
-from posttrain.rewards.base import RewardError
 from posttrain.settings import REPEATABLE
-from posttrain.tracking import judge
 
 PACKAGE = Path(posttrain.__file__).parent
 PREPARING, MEASURING = "preparing", "measuring the start"  # stages of a run in which no update is made
@@ -102,20 +100,6 @@ def _held(folder: Path, experiment: Experiment, ranks: Ranks) -> Iterator[None]:
         if reason is not None:
             raise ConfigError(reason)
         yield
-
-
-def preflight(experiment: Experiment) -> None:
-    """Builds every arm, draws and grades one problem: parts that do not fit are named before a folder exists."""
-    with tempfile.TemporaryDirectory() as scratch:
-        for arm in experiment.arms:
-            trainer = assemble(arm.config, arm.config.seeds[0], folder=Path(scratch))
-            problems = list(trainer.problems[:1])
-            rollouts = trainer._draw(problems, 0)
-            for grader in filter(None, (trainer.grader, trainer.evaluator.accuracy, trainer.evaluator.reward)):
-                try:
-                    judge(grader, problems, rollouts)
-                except RewardError as error:  # nothing has run yet: what breaks its contract is wrong input
-                    raise ConfigError(str(error)) from error
 
 
 def _smoke_checks(arm: Arm) -> list[dict[str, Any]]:

@@ -63,10 +63,14 @@ def described(artifact: Mapping[str, Any]) -> Iterator[str]:
     moves = [run["final"]["accuracy"] - run["baseline"]["accuracy"] for run in done]
     fell = found.after < found.before
     moved = sum(move < 0 if fell else move > 0 for move in moves)
-    yield (
-        f"Accuracy {'fell' if fell else 'rose'} in {moved} of {plural(len(done), 'seed')}, "
-        f"from {number(found.before)} to {number(found.after)} on average, for {where(artifact)}."
-    )
+    if not any(moves):
+        count = f"{len(done)} of {plural(len(done), 'seed')}"
+        yield f"Accuracy stayed as it was in {count}, {number(found.after)} on average, for {where(artifact)}."
+    else:
+        yield (
+            f"Accuracy {'fell' if fell else 'rose'} in {moved} of {plural(len(done), 'seed')}, "
+            f"from {number(found.before)} to {number(found.after)} on average, for {where(artifact)}."
+        )
     gap = gap_closed(artifact)
     if gap is not None and gap.mean is None:
         yield (

@@ -1,6 +1,7 @@
 """A checkpoint in a folder on rows from a file, from the command line to a verified artifact (tier L3)."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -140,6 +141,21 @@ def test_prompts_without_answers_serve_distillation_and_the_result_says_so(unans
 def test_answers_that_are_there_are_not_remarked_upon(here, checkpoint):
     train("grpo", checkpoint, "dataset=worked.jsonl", "reward=exact", "group_size=2")
     assert not [note for note in read("artifact.json")["notes"] if "no answer" in note]
+
+
+def test_answers_that_a_reward_cannot_read_are_told_before_the_run(here, checkpoint, capsys):
+    """Nobody could reach them. Where there is no other, nothing is trained."""
+    rows = [json.loads(line) for line in Path("worked.jsonl").read_text().splitlines()]
+    for some, code in ((rows[:10], 0), (rows, 2)):
+        for row in some:
+            row["answer"] = "none of these"
+        Path("odd.jsonl").write_text("\n".join(map(json.dumps, rows)))
+        train("grpo", checkpoint, "dataset=odd.jsonl", "reward=numeric", "group_size=2", code=code)
+        said = capsys.readouterr().err
+        assert f"{len(some)} of {len(rows)} answers are worth nothing to `numeric` themselves" in said
+        assert "'none of these' of problem" in said
+        assert Path("run/artifact.json").exists() == (code == 0)
+        shutil.rmtree("run", ignore_errors=True)
 
 
 @pytest.mark.parametrize("reward", ["exact", "numeric", "last_step", "sum reward.of=[exact,coin]"])
