@@ -15,26 +15,27 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from posttrain.reporting.clauses import Reader
+from posttrain.reporting.counting import counts, sums
 from posttrain.reporting.gate import Gate
 from posttrain.reporting.licence import Licence
-from posttrain.reporting.quantities import bounds, counts, numbers, sums
+from posttrain.reporting.quantities import bounds, numbers
 from posttrain.reporting.rendered import rendered
 from posttrain.reporting.scope import plain_names
 from posttrain.reporting.wording import words
 
 _PARTS = (counts, sums, bounds, numbers, words)
-_BLOCKS = (
-    re.compile(r"^(```|~~~).*?^\1[^\n]*$", re.MULTILINE | re.DOTALL),
-    re.compile(r"<!--.*?-->", re.DOTALL),
-    re.compile(r"\]\([^)\n]*\)"),
-    re.compile(r"<(?:img|a|source)\b[^>]*>"),
-    re.compile(r"https?://\S+"),
+_FENCES = re.compile(r"^(?P<fence>`{3,}|~{3,})[^`\n]*\n(?:.*?^(?P=fence)[`~]*[ \t]*$|.*\Z)", re.MULTILINE | re.DOTALL)
+_ASIDE = re.compile(  # comments, targets of links and images; in code they are what they look like
+    r"(?P<code>`[^`\n]+`)|<!--.*?-->|\]\([^()\s]*(?:\s+\"[^\"\n]*\")?\)|<(?:img|a|source)\s[^<>]*>|https?://\S+",
+    re.DOTALL,
 )
+_LIST = re.compile(r"(?<=\d\.\d),(?=\d)|(?<=\d\.\d\d),(?=\d)|(?<=\d\.\d{3}),(?=\d)|(?<=\d\.\d{4}),(?=\d)")  # 0.1,0.2
+_QUOTED = re.compile(r"(?:[\"“«]|^> ?)\Z", re.MULTILINE)
 _CODE = re.compile(r"`[^`\n]+`")
 _NAMES = (
     re.compile(r"\b(?:arxiv[: ]*)?\d{4}\.\d{4,5}(?:v\d+)?\b", re.IGNORECASE),  # arXiv ids
     re.compile(r"\b\d{4}-\d{2}-\d{2}(?:T[\d:.]+Z)?\b"),  # dates
-    re.compile(r"\b(?:19|20)\d{2}\b(?![.%])"),  # years
+    re.compile(r"\b(?:19|20)\d{2}\b(?!\.\d|\s?%)"),  # years
     re.compile(r"\bv?\d+(?:\.\d+){2,}\b|\bv\d+(?:\.\d+)*\b|(?<=version )\d{1,2}(?:\.\d{1,3})*\b"),  # versions
     re.compile(
         r"\b(?:sections?|eqs?\.?|equations?|tables?|figures?|figs?\.?|chapters?|§)\s*"
@@ -74,12 +75,14 @@ def check_text(
     all that are registered, so that a rival nobody was compared with is known as one; `written` is where a person
     wrote, by default everywhere.
     """
-    open_text = _blanked(_without_quotes(text, (*licence.quotes, *names)), _BLOCKS)
-    shown = rendered(open_text)
+    start, end = written or (0, len(text))
+    open_text = _blanked(_without_quotes(text, names), (_FENCES,))
+    open_text = _without_quotes(open_text, licence.quotes, (start, end))
+    open_text = _ASIDE.sub(lambda match: match[0] if match["code"] else _blank(match), open_text)
+    shown = rendered(_LIST.sub(" ", open_text))
     plain = plain_names(licence.outcomes, methods)
     arms = frozenset(outcome.about for outcome in licence.outcomes if outcome.kind == "rival") - plain
     reader = Reader(_CODE.sub(_name_or_blank, shown.text), plain, arms)
-    start, end = written or (0, len(text))
     by_hand = [start <= place < end for place in shown.places]
     gate = Gate(_blanked(shown.text, (_CODE, *_NAMES)), reader, licence, method, by_hand)
     found = {problem for part in _PARTS for problem in part(gate)}
@@ -87,12 +90,18 @@ def check_text(
     return [Problem(path, text.count("\n", 0, place) + 1, message) for place, message in places]
 
 
-def _without_quotes(text: str, quotes: Iterable[str]) -> str:
+def _without_quotes(text: str, quotes: Iterable[str], written: tuple[int, int] = (0, 0)) -> str:
+    """The text without quotations: where a person wrote, only those in quotation marks, or after `>`, are such."""
+
+    def blank(match: re.Match[str]) -> str:
+        by_hand = written[0] <= match.start() < written[1]
+        return match[0] if by_hand and not _QUOTED.search(text, 0, match.start()) else _blank(match)
+
     for quote in sorted(set(quotes), key=lambda quote: (-len(quote), quote)):
         if quote.strip():
             # Tables put a quotation on one line and escape its bars.
             words = [re.escape(word).replace(r"\|", r"\\?\|").replace("<", "(?:<|&lt;)") for word in quote.split()]
-            text = re.sub(r"(?<!\w)" + r"\s+".join(words) + r"(?!\w)", _blank, text)
+            text = re.sub(r"(?<!\w)" + r"\s+".join(words) + r"(?!\w)", blank, text)
     return text
 
 

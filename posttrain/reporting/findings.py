@@ -13,6 +13,17 @@ from posttrain.reporting.reading import Entry
 from posttrain.reporting.summary import METRICS, changes, completed
 
 GAP, P, OTHER = "gap", "p", "other"  # further things a finding may be of, beside `summary.METRICS`
+SETTING = "setting"  # what was set or spent: no result, and no multiple of anything
+
+
+@dataclass(frozen=True)
+class Source:
+    """What a finding was found in."""
+
+    page: str  # the method or track
+    tier: str
+    plan: str
+    arm: str | None = None  # of the page's method; None for the method itself
 
 
 @dataclass(frozen=True)
@@ -20,10 +31,8 @@ class Finding:
     """One number of one published artifact."""
 
     value: Decimal
-    of: str  # a metric of `summary.METRICS`, or GAP, P, OTHER
-    page: str  # the method or track
-    tier: str
-    plan: str
+    of: str  # a metric of `summary.METRICS`, or GAP, P, OTHER, SETTING
+    source: Source
     seed: int | None = None  # of one training; None for what a page says of all
 
 
@@ -35,7 +44,7 @@ class Count:
     all: int
     of: str  # a metric; OTHER
     says: frozenset[str]  # what happened to them: higher, lower, won, lost
-    page: str  # the method or track
+    source: Source
     rival: str | None = None  # whom they won or lost against, without the method's name
 
 
@@ -49,21 +58,25 @@ def plan_of(entry: Entry) -> str:
     return str(entry.value.get("manifest_ref", "")).rpartition(":")[2]
 
 
+def source_of(entry: Entry) -> Source:
+    """What the findings of an artifact were found in."""
+    arm = entry.method.partition(".")[2] or None
+    return Source(entry.page, "bench" if entry.bench else entry.tier, plan_of(entry), arm)
+
+
 def findings_of(entry: Entry) -> Iterator[Finding]:
     """Every number that a sentence may repeat; a historical artifact's too, since a page shows them."""
-    tier = "bench" if entry.bench else entry.tier
-    found = _of_bench(entry.value) if entry.bench else _of_runs(entry.value)
-    for of, value, seed in found:
+    source = source_of(entry)
+    for of, value, seed in _of_bench(entry.value) if entry.bench else _of_runs(entry.value):
         if isinstance(value, int | float) and not isinstance(value, bool):
-            yield Finding(decimal(value), of, entry.page, tier, plan_of(entry), seed)
+            yield Finding(decimal(value), of, source, seed)
     execution = {} if entry.execution is None else entry.execution.value["execution"]
     runs = 1 if entry.bench else len(entry.value["runs"])
-    for seconds in [*execution.get("phases", {}).values(), sum(execution.get("phases", {}).values())]:
-        yield Finding(decimal(seconds), OTHER, entry.page, tier, plan_of(entry))
-        yield Finding(decimal(seconds / runs), OTHER, entry.page, tier, plan_of(entry))
+    spent = [*execution.get("phases", {}).values(), sum(execution.get("phases", {}).values())]
     plan = {} if entry.plan is None else entry.plan.value["plan"]
-    for value in _leaves([plan.get("common_config", {}), plan.get("alpha"), plan.get("sesoi")]):
-        yield Finding(decimal(value), OTHER, entry.page, tier, plan_of(entry))
+    declared = _leaves([plan.get("common_config", {}), plan.get("alpha"), plan.get("sesoi")])
+    for value in (*spent, *(seconds / runs for seconds in spent), *declared):
+        yield Finding(decimal(value), SETTING, source)
 
 
 _Numbers = Iterator[tuple[str, Any, int | None]]  # what of, the value, the seed
@@ -106,37 +119,37 @@ def _of_bench(artifact: Mapping[str, Any]) -> _Numbers:
 
 def counts_of(entry: Entry) -> Iterator[Count]:
     """Seeds that rose or fell in a metric, that completed, and that won or tied against a rival."""
-    page = entry.page
+    source = source_of(entry)
     if entry.bench:
         found = entry.value["comparison"]
         lower = entry.value["metric_direction"].startswith("lower")
-        yield from _won(found["idea_wins"], found["n_pairs"], found.get("ties") or 0, lower, (OTHER, page, BASELINE))
+        yield from _won((found["idea_wins"], found["n_pairs"], found.get("ties") or 0), lower, OTHER, source, BASELINE)
         return
     artifact = entry.value
     runs, done = artifact["runs"], completed(artifact["runs"])
-    yield Count(len(done), len(runs), OTHER, frozenset(), page)
-    yield Count(len(runs) - len(done), len(runs), OTHER, frozenset(), page)
+    yield Count(len(done), len(runs), OTHER, frozenset(), source)
+    yield Count(len(runs) - len(done), len(runs), OTHER, frozenset(), source)
     for change in changes(runs):
         moves = [run["final"][change.metric] - run["baseline"][change.metric] for run in done]
-        yield Count(sum(move > 0 for move in moves), len(done), change.metric, frozenset({"higher"}), page)
-        yield Count(sum(move < 0 for move in moves), len(done), change.metric, frozenset({"lower"}), page)
+        yield Count(sum(move > 0 for move in moves), len(done), change.metric, frozenset({"higher"}), source)
+        yield Count(sum(move < 0 for move in moves), len(done), change.metric, frozenset({"lower"}), source)
     gap = gap_closed(artifact)
     if gap is not None:
-        yield Count(len(gap.missing), len(gap.shares), GAP, frozenset(), page)
+        yield Count(len(gap.missing), len(gap.shares), GAP, frozenset(), source)
     for compared in artifact.get("comparison", []):
         if compared["wins"] is not None:
-            of = (compared["metric"].rpartition("/")[2], page, compared["against"]["method"].rpartition(".")[2])
-            lower = compared["direction"].startswith("lower")
-            yield from _won(compared["wins"], compared["n_pairs"], compared["ties"] or 0, lower, of)
+            counted = compared["wins"], compared["n_pairs"], compared["ties"] or 0
+            metric, rival = (compared["metric"].rpartition("/")[2], compared["against"]["method"].rpartition(".")[2])
+            yield from _won(counted, compared["direction"].startswith("lower"), metric, source, rival)
 
 
-def _won(wins: int, pairs: int, ties: int, lower: bool, of: tuple[str, str, str]) -> Iterator[Count]:
-    """Counts of a comparison: of which metric, on whose page, against whom."""
-    metric, page, rival = of
+def _won(counted: tuple[int, int, int], lower: bool, of: str, source: Source, rival: str) -> Iterator[Count]:
+    """Counts of a comparison: wins, pairs and ties."""
+    wins, pairs, ties = counted
     won, lost = ("lower", "higher") if lower else ("higher", "lower")
-    yield Count(wins, pairs, metric, frozenset({"won", won}), page, rival)
-    yield Count(pairs - wins - ties, pairs, metric, frozenset({"lost", lost}), page, rival)
-    yield Count(ties, pairs, metric, frozenset(), page, rival)
+    yield Count(wins, pairs, of, frozenset({"won", won}), source, rival)
+    yield Count(pairs - wins - ties, pairs, of, frozenset({"lost", lost}), source, rival)
+    yield Count(ties, pairs, of, frozenset(), source, rival)
 
 
 def _leaves(value: Any) -> Iterator[float]:

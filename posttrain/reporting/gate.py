@@ -6,14 +6,17 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TypeVar
 
 from posttrain.reporting.clauses import Reader
-from posttrain.reporting.findings import GAP
+from posttrain.reporting.findings import GAP, Count, Finding
 from posttrain.reporting.licence import Licence
 from posttrain.reporting.outcomes import BASELINE
 from posttrain.reporting.scope import IDEA, Scope, of_claims, of_rivals
 
 Found = Iterator[tuple[int, str]]  # place and message
+Kind = TypeVar("Kind", Finding, Count)
+_JOINT = re.compile(r"\b(?:while|whereas|although|though|but)\b", re.IGNORECASE)
 _SHOWN = 3  # outcomes of one message
 # How a sentence speaks of what was measured. "Reward" alone is a word of every page.
 SPOKEN = {
@@ -58,10 +61,40 @@ class Gate:
         """The comparisons that the clause at a place speaks of."""
         return of_rivals(self.licence.outcomes, self.reader.at(place), self.method)
 
+    def part(self, place: int) -> tuple[int, int]:
+        """The part of a clause around a place that speaks of one thing: `A rose in 5 of 6 seeds while B fell`."""
+        start, end = self.reader.span(place)
+        joints = [match.span() for match in _JOINT.finditer(self.text, start, end)]
+        start = max([start, *(joint[1] for joint in joints if joint[1] <= place)])
+        return start, min([end, *(joint[0] for joint in joints if joint[0] >= place)])
+
     def metrics(self, place: int) -> frozenset[str]:
-        """The metrics that the clause at a place names, by what was written."""
-        clause = self.reader.span(place)
-        return frozenset(name for name, pattern in SPOKEN.items() if pattern.search(self.text, *clause))
+        """The metrics that are spoken of at a place: those of the part of the clause, or of all of it."""
+        for span in (self.part(place), self.reader.span(place)):
+            found = frozenset(name for name, pattern in SPOKEN.items() if pattern.search(self.text, *span))
+            if found:
+                return found
+        return frozenset()
+
+    def in_row(self, place: int) -> bool:
+        """Whether a place lies in a row of a table."""
+        start, end = self.reader.span(place)
+        return "|" in self.text[start:end]
+
+    def spoken_of(self, place: int, findings: Iterable[Kind]) -> Iterator[Kind]:
+        """Findings of whom, of which tier, plan and arm the clause at a place speaks; arms have to be named."""
+        clause, subjects = self.reader.at(place), self.subjects(place)
+        known = list(findings)
+        plans, tiers = clause.below({finding.source.plan for finding in known}), clause.tiers
+        arms = {mention.name for mention in clause.mentions}
+        for finding in known:
+            source = finding.source
+            if subjects and source.page not in subjects:
+                continue
+            if source.arm is not None and source.arm not in arms and self.written[place]:
+                continue
+            if (not plans or source.plan in plans) and (not tiers or source.tier in tiers):
+                yield finding
 
     def subjects(self, place: int) -> frozenset[str]:
         """The methods and tracks whose results the clause at a place may repeat."""

@@ -12,7 +12,10 @@ from posttrain.reporting.reading import Entry
 
 BASELINE, SIGNATURE = "baseline", "signature"  # the rival of every track, and its claims taken together
 # A comparison read from the rival's side. "Worked" is not among them: the smallest effect was declared for the idea.
-_MIRRORED = {"better": "worse", "worse": "better", "not-significant": "not-significant", "equal": "equal"}
+_MIRRORED = {
+    "better": "worse", "worse": "better", "higher": "lower", "lower": "higher",
+    "not-significant": "not-significant", "equal": "equal",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -46,22 +49,23 @@ def outcomes_of(entry: Entry) -> Iterator[Outcome]:
     for compared in [found] if isinstance(found, Mapping) else found:
         rival = BASELINE if entry.bench else compared["against"]["method"].rpartition(".")[2]
         verdict, p = compared["verdict"] or "", compared["p_adjusted"]
-        says = frozenset(_says(verdict, tier))
+        direction = value["metric_direction"] if entry.bench else compared["direction"]
+        says = frozenset(_says(verdict, tier, direction.startswith("lower")))
         decimal = None if p is None else Decimal(repr(p))
         yield Outcome("rival", entry.method, rival, says, verdict, tier, plan, decimal)
     for name, outcome in _claims(value):
         yield Outcome("claim", entry.method, name, frozenset({outcome}), outcome, tier, plan)
 
 
-def _says(verdict: str, tier: str) -> Iterator[str]:
+def _says(verdict: str, tier: str, lower: bool) -> Iterator[str]:
     if verdict.startswith(BETTER):
-        yield "better"
+        yield from ("better", "lower" if lower else "higher")
         if not verdict.endswith(BELOW_SESOI):
             yield "worked"
         if tier == "l3_real_model":
             yield "l3-better"
     if verdict == WORSE:
-        yield "worse"
+        yield from ("worse", "higher" if lower else "lower")
     if verdict in (NO_EFFECT, NO_WIN):
         yield "not-significant"
     if verdict == NO_EFFECT:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import getpass
 import re
-import shutil
 import socket
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -246,8 +245,3 @@ def _holds(path: Path, data: bytes) -> bool:
 
 def _is_plan(path: str) -> bool:
     return any(path.rpartition("/")[0] == folder for folder in NAMESPACES.values())
-
-
-def copy_docs(root: Path, scratch: Path) -> None:
-    """A copy of `docs/` to try things in."""
-    shutil.copytree(root / "docs", scratch / "docs", symlinks=True)

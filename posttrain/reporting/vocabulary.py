@@ -33,6 +33,7 @@ _COMPARE = (
 _STUDY = "posttrain reproduce {method}, then posttrain publish"
 _L3 = "a formal comparison on real checkpoints (tier L3, three or more trainings per arm), published"
 _LARGE = ", with a difference that is not below the smallest effect of interest"
+_THAN = r"(?= (?:[\w`.-]+ ){0,4}than)"
 _NO_RUN = "Write the two numbers that are published"
 
 
@@ -42,6 +43,12 @@ def _word(of: Of, pattern: str, says: str, run: str, *, daily: bool = False, nam
 
 # Marks are given by `outcomes`. A word belongs to the first family that takes it.
 WORDS = (
+    _word(
+        "rival",
+        r"(?:beaten|exceeded|surpassed|dominated|out-?performed|outclassed|matched) by|beaten",
+        "worse",
+        _COMPARE,
+    ),
     _word(
         "nothing",
         r"(?:beats?|better than|wins?|wins? (?:against|over)|exceeds?|out-?performs?|surpass(?:es)?|ahead of|"
@@ -71,8 +78,10 @@ WORDS = (
         _COMPARE,
         daily=True,
     ),
-    _word("rival", r"significantly(?= better)|idea better", "better", _COMPARE, daily=True),
-    _word("rival", r"significantly(?= worse)|idea worse", "worse", _COMPARE, daily=True),
+    _word("rival", r"significantly(?= (?:better|above|ahead))|idea better", "better", _COMPARE, daily=True),
+    _word("rival", r"significantly(?= (?:worse|below|behind))|idea worse", "worse", _COMPARE, daily=True),
+    _word("rival", r"significantly(?= (?:higher|more|greater|larger))", "higher", _COMPARE, daily=True),
+    _word("rival", r"significantly(?= (?:lower|less|smaller|fewer))", "lower", _COMPARE, daily=True),
     _word("rival", r"significan\w*", "better worse", _COMPARE, daily=True),
     _word("rival", r"exceed\w*", "better", _COMPARE, daily=True),
     _word(
@@ -100,7 +109,7 @@ WORDS = (
     ),
     _word(
         "rival",
-        r"beats?|beaten|stronger than|improv(?:es?|ed|ing|ements?) (?:on|over|upon)|(?:clear )?advantage over|"
+        r"beats?|stronger than|improv(?:es?|ed|ing|ements?) (?:on|over|upon)|(?:clear )?advantage over|"
         r"surpass\w*|dominat\w*",
         "worked",
         _COMPARE + _LARGE,
@@ -119,13 +128,8 @@ WORDS = (
         _COMPARE,
         daily=True,
     ),
-    _word(
-        "rival",
-        r"(?:higher|lower|greater|larger|smaller|more|less|fewer)(?= (?:[\w`.-]+ ){0,4}than)",
-        "better worse",
-        _COMPARE,
-        named=True,
-    ),
+    _word("rival", rf"(?:higher|greater|larger|more){_THAN}", "higher", _COMPARE, named=True),
+    _word("rival", rf"(?:lower|smaller|less|fewer){_THAN}", "lower", _COMPARE, named=True),
     _word(
         "claim",
         r"confirm(?:s|ed)|proves?|proven|demonstrates?|reproduces|as predicted|"

@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import re
 
+from posttrain.reporting.counting import SUMS
 from posttrain.reporting.gate import Found, Gate, compared_with_none, inside, listed, speaks_of
-from posttrain.reporting.quantities import SUMS
+from posttrain.reporting.quantities import bound_spans
 from posttrain.reporting.scope import Scope
 from posttrain.reporting.vocabulary import WORDS, Word
 
-_NOT = re.compile(
-    r"(?:\b(?:not|never|cannot|hardly|neither|nor|without|no\s+longer|fail(?:s|ed)?\s+to)|n['’]t)\s+(?:\w+\s+){0,2}$"
-    r"|\b(?:none|no\s+(?:claim|run|rival|method))\b.*$",
-    re.IGNORECASE | re.DOTALL,
+_NEGATION = re.compile(
+    r"\b(?:not|never|cannot|hardly|no|none|nothing|nobody|nowhere|neither|nor|without|rarely|fail(?:s|ed)?\s+to)\b"
+    r"|n['’]t\b",
+    re.IGNORECASE,
 )
+_ADVERBS = re.compile(
+    r"\s+(?:(?:be|been|significantly|statistically|measurably|clearly|longer)\s+){0,2}", re.IGNORECASE
+)
+_CLEAR = re.compile(r"not|never|cannot|hardly|no|fail(?:s|ed)?\s+to|n['’]t", re.IGNORECASE)
+PRIMARY = "accuracy"  # what comparisons are of
 # What else has to be absent where a word is denied: who is better by little does not fail to be better.
 _WEAKER = {"worked": "better", "l3-better": "better"}
 
 
 def words(gate: Gate) -> Found:
     """Claim words without a licence."""
-    taken = [match.span() for match in SUMS.finditer(gate.text)]
+    taken = [*(match.span() for match in SUMS.finditer(gate.text)), *bound_spans(gate)]
     for word in WORDS:
         for match in word.regex.finditer(gate.flat):
             place = match.start()
@@ -36,13 +42,27 @@ def words(gate: Gate) -> Found:
                 yield place, f"{match[0]!r} has no licence: {why}. {_advice(gate, word, place)}"
 
 
+def _denied(gate: Gate, place: int) -> bool | None:
+    """Whether a word is denied, by one word right before it; None where its clause denies something less plainly."""
+    start, _ = gate.reader.span(place)
+    found = list(_NEGATION.finditer(gate.flat, start, place))
+    if not found:
+        return False
+    near = _ADVERBS.fullmatch(gate.flat, found[-1].end(), place) is not None
+    return True if len(found) == 1 and near and _CLEAR.fullmatch(found[-1][0]) else None
+
+
 def _unlicensed(gate: Gate, word: Word, place: int) -> str | None:
     """Why a word at a place has no licence, or None."""
-    denied = _NOT.search(gate.text, gate.reader.span(place)[0], place) is not None
+    denied = _denied(gate, place)
     if word.of == "nothing":
         return None if denied else "no outcome says so"
     if word.of == "tier":
         return None if denied or word.says & gate.licence.tiers else "no published run trained one"
+    if denied is None:
+        return "its clause denies something before it, and of what cannot be read; write `not` right before the word"
+    if word.named and gate.metrics(place) - {PRIMARY}:
+        return "no published comparison is of that metric"
     scope = gate.claims(place) if word.of == "claim" else gate.rivals(place)
     if scope.missing or not scope.outcomes:
         return compared_with_none(scope) if word.of == "rival" else _no_claim(scope)

@@ -5,7 +5,7 @@ from decimal import Decimal
 import pytest
 
 from posttrain.reporting.claims import check_text
-from posttrain.reporting.findings import GAP, OTHER, Count, Finding
+from posttrain.reporting.findings import GAP, OTHER, SETTING, Count, Finding, Source
 from posttrain.reporting.gate import SPOKEN
 from posttrain.reporting.licence import Licence, licence_of
 from posttrain.reporting.outcomes import Outcome, outcomes_of
@@ -29,7 +29,14 @@ def compared(rival, verdict, p=0.01, method="grpo", tier="l1_mechanism", plan="s
         "method": method,
         "evaluation_protocol": {"tier": tier},
         "manifest_ref": f"post-training:{plan}",
-        "comparison": [{"against": {"method": f"{method}.{rival}"}, "verdict": VERDICTS[verdict], "p_adjusted": p}],
+        "comparison": [
+            {
+                "against": {"method": f"{method}.{rival}"},
+                "verdict": VERDICTS[verdict],
+                "p_adjusted": p,
+                "direction": "higher is better",
+            }
+        ],
     }
     return next(outcomes_of(Entry(File("docs/post-training/x/metrics/y.json", "", value))))
 
@@ -39,9 +46,14 @@ def claimed(name, outcome, method="grpo", plan="study"):
     return Outcome("claim", method, name, frozenset({outcome}), outcome, "l1_mechanism", plan)
 
 
-def found(value, of, tier="l1_mechanism", plan="study", page="grpo", seed=None):
+def found(value, of, tier="l1_mechanism", plan="study", page="grpo", seed=None, arm=None):
     """A finding of one published run."""
-    return Finding(Decimal(value), of, page, tier, plan, seed)
+    return Finding(Decimal(value), of, Source(page, tier, plan, arm), seed)
+
+
+def counted(some, every, of, says, rival=None, page="grpo", arm=None, tier="l1_mechanism"):
+    """A count of one published run."""
+    return Count(some, every, of, frozenset({says}), Source(page, tier, "study", arm), rival)
 
 
 FINDINGS = tuple(found(value, of) for value, of in NUMBERS.items())
@@ -223,13 +235,13 @@ def test_the_message_says_which_run_would_license_the_word():
 
 def test_what_the_plan_wrote_may_be_quoted_and_nothing_like_it():
     claim = "extremes beat two random tokens by 0.02"
-    assert said(f"| S2 | {claim} |", quotes=[claim]) == []
-    assert said("| S2 | extremes beat two random tokens by 0.03 |", quotes=[claim]) != []
+    assert said(f'| S2 | "{claim}" |', quotes=[claim]) == []
+    assert said('| S2 | "extremes beat two random tokens by 0.03" |', quotes=[claim]) != []
 
 
 def test_lines_are_counted_through_code_comments_and_quotations():
     text = "```\na\nb\n```\n<!--\n\n-->\none\nquotation\nit beats all"
-    assert [line for line, _ in said(text, quotes=["one quotation"])] == [10]
+    assert [line for line, _ in said(text, names=["one quotation"])] == [10]
 
 
 def test_a_title_is_a_name():
@@ -239,21 +251,29 @@ def test_a_title_is_a_name():
 
 def test_counts_of_seeds_are_licensed_as_pairs():
     counts = [
-        Count(5, 6, "accuracy", frozenset({"higher"}), "grpo"), Count(1, 6, "accuracy", frozenset({"lower"}), "grpo"),
-        Count(6, 6, "accuracy", frozenset({"higher"}), "rloo"), Count(3, 6, OTHER, frozenset({"won"}), "grpo", "ppo"),
-        Count(2, 6, OTHER, frozenset({"won"}), "grpo", "rloo"),
+        counted(5, 6, "accuracy", "higher"), counted(1, 6, "accuracy", "lower"), counted(7, 7, "entropy", "lower"),
+        counted(6, 6, "accuracy", "higher", page="rloo"), counted(6, 6, "accuracy", "higher", arm="dense"),
+        counted(3, 6, OTHER, "won", "ppo"), counted(2, 6, OTHER, "won", "rloo"),
+        counted(4, 8, "accuracy", "higher", tier="l2_tiny_lm"), counted(0, 6, "accuracy", "tied"),
     ]  # fmt: skip
     for text in (
         "rose in 5 of 6 seeds", "5/6 seeds", "5 out of 6 runs", "five of its six seeds", "Accuracy fell in 1/6 seeds.",
         "| 5 of 6 |", "Entropy is not looked at in 42-47.", "Every seed has its file.", "for all six seeds",
+        "Accuracy rose in 5 of 6 independent seeds while entropy fell.", "Entropy fell in every single seed.",
+        "Accuracy rose in 5/6.", "It rose in 4 of 8 seeds at tier L2.",
     ):  # fmt: skip
         assert said(text, counts=counts) == [], text
     for text in (
         "rose in 6 of 6 seeds", "6/6 seeds", "6 out of 6 runs", "six of the six seeds", "| 6 of 6 |",
         "fell in 5 of 6 seeds", "Entropy rose in 5 of 6 seeds.", "It rose in all six seeds.", "It rose in every seed.",
+        "Accuracy rose in 6 of 6 seeds while entropy fell.", "Accuracy rose in 6 of 6 random seeds.",
+        "It rose in both seeds.",
+        "Accuracy rose in 6/6.", "Accuracy rose in every single seed.", "Entropy fell in no seed.",
+        "It rose in 4/8 at tier L1.",
     ):  # fmt: skip
         assert len(said(text, counts=counts)) == 1, text
-    outcomes = [compared("ppo", "worked"), compared("rloo", "worked")]
+    outcomes = [compared("ppo", "worked"), compared("rloo", "worked"), compared("dense", "worked")]
+    assert said("The accuracy of `dense` rose in 6 of 6 seeds.", outcomes, counts) == []
     assert said("It won against PPO in 3 of 6 seeds.", outcomes, counts) == []
     assert "'2 of 6 seeds'" in said("It won against PPO in 2 of 6 seeds.", outcomes, counts)[0][1]
 
@@ -395,7 +415,7 @@ def test_equality_licenses_no_word_of_order(text):
 )  # fmt: skip
 def test_nothing_is_said_of_all_that_is_not_so_of_each(text):
     outcomes = [compared("random", "worked", plan="run"), compared("ppo", "worse"), claimed("P1", "refuted")]
-    counts = [Count(3, 6, "accuracy", frozenset({"lost", "lower"}), "grpo", "ppo")]
+    counts = [counted(3, 6, "accuracy", "lost", "ppo")]
     assert said(f"### Of run\n\n{text}", outcomes, counts) != []
 
 
@@ -409,6 +429,74 @@ def test_a_page_may_speak_of_other_methods_by_what_is_published_of_them():
     assert said("RLOO exceeds `rloo.random`; R1 of RLOO is confirmed.", outcomes) == []
     assert said("GRPO reached 0.61, RLOO 0.83.", findings=numbers) == []
     assert said("It reached 0.83.", findings=numbers) != []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "GRPO is beaten by PPO.", "GRPO was exceeded by PPO.", "GRPO is no better than PPO.",
+        "Nothing is better than PPO.",
+        "No setting of GRPO is better than PPO.", "GRPO is not, in these runs, better than PPO.",
+        "GRPO's accuracy is lower than PPO's.", "GRPO is less accurate than PPO.", "GRPO is significantly below PPO.",
+        "Its entropy is higher than PPO's.", "GRPO has significantly lower accuracy than PPO.",
+    ],
+)  # fmt: skip
+def test_the_opposite_of_what_is_published_has_no_licence(text):
+    assert said(text, [compared("ppo", "worked")]) != []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "GRPO is not only better than PPO but simpler.", "GRPO does not just beat PPO.",
+        "GRPO never fails to beat PPO.",
+        "GRPO does not merely outperform PPO.", "Not surprisingly GRPO beats PPO.", "Without clipping it beats PPO.",
+    ],
+)  # fmt: skip
+def test_a_word_that_is_denied_in_appearance_only_needs_its_licence(text):
+    assert said(text, [compared("ppo", "open")]) != []
+
+
+def test_comparatives_go_by_the_direction_of_the_metric():
+    better, worse = [compared("ppo", "worked")], [compared("ppo", "worse")]
+    assert said("GRPO has higher accuracy than PPO.", better) == [] == said("It is more accurate than PPO.", better)
+    assert said("GRPO has significantly lower accuracy than PPO.", worse) == [] == said("It is lower than PPO.", worse)
+    assert said("PPO is beaten by GRPO.", better) == [] == said("GRPO is beaten by PPO.", worse)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Entropy changed by +0.25.", "Entropy rose by 0.25.", "Accuracy fell by 0.1171875.",
+        "Accuracy: 780 basis points",
+        "Accuracy is 77.7pct.", "Accuracy lies in [0.777,0.888].", "8x faster.", "It is 8 times as accurate.",
+        "````\n```\n````\n\nIt outperforms PPO.\n", "``` a ```\n\nIt outperforms PPO.", "Accuracy: 1999 %",
+        "`<!--` it outperforms PPO `-->`.", "[a](it outperforms PPO)", "if x <a, it outperforms PPO or y > b",
+    ],
+)  # fmt: skip
+def test_what_is_shown_is_read(text):
+    assert said(text, findings=(*FINDINGS, found("8", SETTING))) != []
+
+
+def test_settings_may_be_spoken_of():
+    assert said("With 8.5 as its setting; entropy fell by 0.25.", findings=(*FINDINGS, found("8.5", SETTING))) == []
+
+
+def test_p_is_read_through_adverbs():
+    for text in (
+        "p is well below 0.05 against PPO.",
+        "All p-values are far below 0.05.",
+        "p-values are all below 0.05.",
+    ):
+        assert said(text, [compared("ppo", "open", p=0.4)], findings=(found("0.05", SETTING),)) != [], text
+
+
+def test_a_person_quotes_in_quotation_marks():
+    claim = "the soft OR beats a random choice"
+    assert said(f"At a tenth {claim}.", quotes=[claim]) != []
+    assert said(f'It was to be tried whether "{claim}".', quotes=[claim]) == []
+    licence = Licence(quotes=(claim,))
+    assert check_text("page.md", f"| T2 | {claim} |", licence, written=(0, 0)) == []
 
 
 def test_ordinary_comparatives_name_no_rival():
