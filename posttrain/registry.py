@@ -9,7 +9,7 @@ import importlib.util
 import pkgutil
 import sys
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, is_dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -117,6 +117,7 @@ CODE = r"(?:[^:,{}\[\]\s]+\.py|[A-Za-z_]\w*(?:\.\w+)*):[A-Za-z_]\w*"  # FILE.py:
 
 _files: dict[str, tuple[Path, str]] = {}  # where an imported file lay and what it held: one that changed runs anew
 _modules: dict[str, Any] = {}  # what load_plugins was told to import, by the name it was given
+_digests: dict[str, str] = {}  # of what was imported, by the same names
 
 
 def loaded(name: str, field: str) -> Any:
@@ -151,8 +152,23 @@ def _import(name: str, load: Callable[[], Any], installed: bool = False) -> Plug
     except (Exception, SystemExit) as error:
         where = _line(error, name)
         raise ConfigError(f"plugin `{name}` does not import: {type(error).__name__}: {error}{where}") from error
-    _modules[name] = module
-    return Plugin(name, _digest(module), installed)
+    _modules[name], _digests[name] = module, _digest(module)
+    return Plugin(name, _digests[name], installed)
+
+
+def digests(names: Iterable[str]) -> dict[str, str]:
+    """What plugins held when this process imported them, by name."""
+    return {name: _digests[name] for name in names}
+
+
+def require_same(expected: Mapping[str, str]) -> None:
+    """ConfigError where this process imported other bytes under a name than the one that began the run."""
+    for name, digest in expected.items():
+        if _digests.get(name) != digest:
+            raise ConfigError(
+                f"plugin `{name}` has changed since the run began, and its processes would run different code. "
+                "Run it again in another folder."
+            )
 
 
 def _line(error: BaseException, name: str) -> str:

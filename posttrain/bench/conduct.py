@@ -11,6 +11,7 @@ import math
 import multiprocessing
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -22,6 +23,7 @@ from posttrain.artifacts import documents, manifest
 from posttrain.artifacts.bench_statistics import best_cell, summary
 from posttrain.artifacts.digests import code_digest, content_digest
 from posttrain.artifacts.lock import exclusive
+from posttrain.artifacts.provenance import code_of
 from posttrain.assembly import pin
 from posttrain.bench import foreign, planning, records
 from posttrain.bench.folders import default_folder, take
@@ -30,7 +32,8 @@ from posttrain.bench.options import Bench, load
 from posttrain.bench.rehearsal import ARMS, rehearse
 from posttrain.bench.track import Cell, Result
 from posttrain.evaluation.conduct import Finished, Watch
-from posttrain.evaluation.work import deaf_to_interrupts
+from posttrain.evaluation.work import KILLED, deaf_to_interrupts
+from posttrain.registry import digests, require_same
 from posttrain.reporting.bench_figures import track as track_figure
 from posttrain.reporting.figures import FigureError, draw
 from posttrain.stopping import end_with_parent
@@ -86,7 +89,8 @@ def _run(
 ) -> Finished:
     take(folder, plan)
     pin()  # the record says how many threads there are, also where other processes do the work
-    origin = {"plan_sha256": plan["plan_sha256"], "code": code_digest(records.PACKAGE)}
+    plugins = [{"name": plugin.name, "sha256": plugin.sha256} for plugin in bench.plugins]
+    origin = {"plan_sha256": plan["plan_sha256"], "code": code_of(code_digest(records.PACKAGE), plugins)}
     tuning = {(arm, i): bench.tuning_seeds for arm in ARMS for i in range(len(bench.track.sweep))}
     with _pool(bench, jobs) as pool:
         cells = _Cells(bench, folder / "cells", origin, pool, watch)
@@ -118,7 +122,9 @@ def _pool(bench: Bench, jobs: int) -> Iterator[ProcessPoolExecutor | None]:
         yield None
         return
     others = set(multiprocessing.active_children())
-    pool = ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), _prepare, (bench.request,))
+    names = [*(plugin.name for plugin in bench.plugins), *(source.file for source in bench.sources)]
+    given = (bench.request, digests(names))
+    pool = ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), _prepare, given)
     try:
         yield pool
     except BaseException:
@@ -152,7 +158,8 @@ class _Cells:
         self.watch.start(len(units), len(units))
         for i in range(len(found)):
             self.watch.unit(i)
-        for i, (unit, result) in enumerate(self._perform(missing)):
+        for i, (unit, made) in enumerate(self._perform(missing)):
+            result = _as_kept(made)  # what a later process would read: both have to give the same bytes
             self._keep(unit, result)
             found[unit] = result
             self.watch.unit(len(units) - len(missing) + i)
@@ -167,7 +174,10 @@ class _Cells:
         with deaf_to_interrupts():
             futures = {self.pool.submit(_perform_here, unit): unit for unit in units}
         for future in as_completed(futures):
-            yield futures[future], future.result()
+            try:
+                yield futures[future], future.result()
+            except BrokenProcessPool as error:
+                raise BrokenProcessPool(f"{KILLED} {self.folder.parent} is kept: the same command goes on.") from error
 
     def _identity(self, unit: Unit) -> dict[str, Any]:
         return {**self.origin, "arm": unit.arm, "cell": unit.place, "seed": unit.seed}
@@ -178,7 +188,7 @@ class _Cells:
             **self._identity(unit),
             "status": "completed" if finite else "non_finite",
             "metric": result.metric if finite else None,
-            "measures": {key: _storable(value) for key, value in result.measures.items()},
+            "measures": {key: None if _is_nan(value) else value for key, value in result.measures.items()},
             "start": dict(result.start),
         }
         sealed = {**body, "content_digest": content_digest(body)}
@@ -214,11 +224,18 @@ class _Cells:
             )
 
 
-def _storable(value: Any) -> Any:
-    """A measure as JSON holds it; null stands for what is not finite."""
-    if isinstance(value, str | bool | int) or value is None:
-        return value
-    return float(value) if math.isfinite(value) else None
+def _as_kept(result: Result) -> Result:
+    """A result as its file gives it again: whatever is no finite number is NaN."""
+    measures = {key: math.nan if not _is_finite(value) else value for key, value in result.measures.items()}
+    return Result(result.metric if math.isfinite(result.metric) else math.nan, measures, result.start)
+
+
+def _is_finite(value: Any) -> bool:
+    return isinstance(value, str | bool | int) or (value is not None and math.isfinite(value))
+
+
+def _is_nan(value: Any) -> bool:
+    return isinstance(value, float) and math.isnan(value)
 
 
 def perform(bench: Bench, unit: Unit) -> Result:
@@ -230,13 +247,16 @@ def perform(bench: Bench, unit: Unit) -> Result:
 
 
 _loaded: list[Bench] = []  # of a worker process, which serves one bench
+_expected: dict[str, str] = {}  # digests of its files as the run's first process imported them
 
 
-def _prepare(request: tuple[Any, ...]) -> None:
+def _prepare(request: tuple[Any, ...], expected: dict[str, str]) -> None:
     end_with_parent()
     name, idea, overrides, config, plugins = request
     _loaded[:] = [load(name, idea, overrides, config, plugins)]
+    _expected.update(expected)
 
 
 def _perform_here(unit: Unit) -> Result:
+    require_same(_expected)
     return perform(_loaded[0], unit)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import shlex
 import sys
 import textwrap
 from collections.abc import Iterator
@@ -120,17 +121,20 @@ def _source(bench: Bench) -> Iterator[str]:
     if "track" in custom:
         yield f"track: {custom['track'].file} ({custom['track'].sha256[:15]})"
     else:
-        module = sys.modules[f"posttrain.bench.tracks.{bench.track.name}"]
-        yield f"track: {Path(str(module.__file__)).relative_to(PACKAGE.parent).as_posix()}: {_about(module)}"
+        module = sys.modules.get(f"posttrain.bench.tracks.{bench.track.name}")
+        if module is None:
+            yield f"track: registered by {' or '.join(plugin.name for plugin in bench.plugins)}"
+        else:
+            yield f"track: {Path(str(module.__file__)).relative_to(PACKAGE.parent).as_posix()}: {_about(module)}"
     if "idea" in custom:
         yield f"idea: {custom['idea'].file} ({custom['idea'].sha256[:15]})"
 
 
 def _commands(bench: Bench) -> Iterator[str]:
-    name, idea, *_ = bench.request
-    given = f" --idea {idea}" if idea else ""
-    words = "".join(f" {word}" for word in bench.overrides)
-    yield f"  posttrain bench run {name}{given}{words}"
+    name, idea, _, config, plugins = bench.request
+    options = [*(["--config", config] if config else []), *(word for p in plugins for word in ("--plugin", p))]
+    given = ["--idea", idea] if idea else []
+    yield f"  {shlex.join(['posttrain', 'bench', 'run', name, *given, *options, *bench.overrides])}"
     yield f"  plan and results would lie in a folder under runs/ called bench-{planning.plan_name(bench)}-..."
     if idea:
         return
@@ -140,4 +144,4 @@ def _commands(bench: Bench) -> Iterator[str]:
         hooks = ", ".join(f"{hook}({', '.join(given)})" for hook, given in HOOKS.items())
         yield f"an idea of yours is a file with settings and hooks: {hooks}:"
     yield "  posttrain bench new idea mine"
-    yield f"  posttrain bench run {name} --idea mine.py"
+    yield f"  {shlex.join(['posttrain', 'bench', 'run', name, '--idea', 'mine.py', *options])}"

@@ -114,7 +114,7 @@ class Training:
             if not isinstance(metric, Real) and getattr(metric, "ndim", None) != 0:
                 raise ConfigError(f"track.evaluate: gave {described(metric)}, expected a float; does it return?")
             measures = _given("track.measure", own("measure", self.measure, model, data, settings), Mapping)
-            return Result(float(metric), measures, shared)
+            return Result(float(metric), {key: _measured(key, value) for key, value in measures.items()}, shared)
 
     def _data(self, seed: int, options: Settings) -> Data:
         return _given("track.data", own("data", self.data, seed, options), Data)
@@ -163,6 +163,15 @@ def _finite(loss: Loss, cell: Cell) -> Loss:
         return found
 
     return checked
+
+
+def _measured(name: str, value: Any) -> Any:
+    """A measure as JSON can hold it: a text, a truth, or a number of whatever library."""
+    if value is None or isinstance(value, str | bool | int | float):
+        return value
+    if isinstance(value, np.generic | Tensor | np.ndarray) and value.ndim == 0:
+        return value.item()
+    raise ConfigError(f"track.measure: `{name}` is {described(value)}, expected a number, a text or None")
 
 
 def _scalar(found: Any) -> Tensor:

@@ -99,6 +99,7 @@ def load(
     if idea is not None:
         tried, source = read_idea(Path(idea))
         sources = (*sources, source)
+    _refuse_namesakes([*((s.file, s.sha256) for s in sources), *((p.name, p.sha256) for p in loaded)])
     track = _applied(found, options)
     tuning, evaluation = _seeds(track, options)
     for arm in (None, tried):
@@ -156,6 +157,14 @@ def _module(path: Path, kind: Literal["track", "idea"]) -> tuple[Any, Source]:
         raise ConfigError(f"{given}: there is no file {path}. `posttrain bench new {kind} NAME` writes one.")
     plugin = load_plugins([str(path)])[-1]
     return sys.modules[f"posttrain_plugin_{path.stem}"], Source(kind, str(path), plugin.sha256)
+
+
+def _refuse_namesakes(files: Sequence[tuple[str, str]]) -> None:
+    """Records and pages call code from outside by the last part of its name, so each file needs one of its own."""
+    digests: dict[str, str] = {}
+    for file, digest in files:
+        if digests.setdefault(Path(file).name, digest) != digest:
+            raise ConfigError(f"{Path(file).name}: two files of this run are called so. Rename one of them.")
 
 
 def config_path(track: str, config: str | None) -> Path | None:

@@ -7,8 +7,10 @@ So do settings of a shipped track that its own functions cannot work with.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from posttrain.bench import foreign
@@ -154,7 +156,7 @@ def _refuse_unread(bench: Bench, notes: list[Any], data: Noted) -> None:
     track, idea = bench.track, bench.idea
     mine = dict.fromkeys([*idea.settings, *(key for cell in idea.sweep for key in cell)])
     for key in mine:
-        if key not in read:
+        if key not in read and not _read_in_file(key, bench):
             raise ConfigError(
                 f"{key}: the idea `{idea.name}` sets it, and nothing reads it.{_instead(key, read, track)}"
             )
@@ -166,6 +168,12 @@ def _refuse_unread(bench: Bench, notes: list[Any], data: Noted) -> None:
         for key in dict(keys):
             if key not in seen:
                 raise ConfigError(f"track.{part}: it sets `{key}`, and nothing reads it.{did_you_mean(key, seen)}")
+
+
+def _read_in_file(key: str, bench: Bench) -> bool:
+    """Whether the code from outside reads a setting somewhere, as a hook does that needs it after its first batch."""
+    pattern = re.compile(rf"""(?:\[|\.get\()\s*(['"]){re.escape(key)}\1""")
+    return any(pattern.search(Path(source.file).read_text(encoding="utf-8")) for source in bench.sources)
 
 
 def _instead(key: str, read: set[str], track: Track) -> str:

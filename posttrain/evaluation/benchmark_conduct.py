@@ -123,7 +123,7 @@ class _Session:
             except Exception as error:
                 if not disk_is_full(error):
                     raise
-                raise OSError(full_disk(folder, "remove the folder and evaluate again")) from error
+                raise OSError(full_disk(folder, "Make room, remove the folder and evaluate again.")) from error
 
     def _measure(
         self, folder: Path, plan: dict[str, Any], models: list[Model], rivals: list[Model], stored: Answers | None

@@ -33,6 +33,10 @@ from posttrain.registry import ConfigError, Plugin
 from posttrain.settings import REPEATABLE
 
 PACKAGE = Path(posttrain.__file__).parent
+GO_ON = (
+    "Nothing that was saved before is lost: make room, or copy the folder to another disk, and go on with the same "
+    "command and --resume auto."
+)
 PREPARING, MEASURING = "preparing", "measuring the start"  # stages of a run in which no update is made
 
 
@@ -83,7 +87,7 @@ def conduct(
     except Exception as error:
         if not disk_is_full(error):
             raise
-        raise OSError(full_disk(folder, "go on with the same command and --resume auto")) from error
+        raise OSError(full_disk(folder, GO_ON)) from error
 
 
 @contextmanager

@@ -25,7 +25,4 @@ def full_disk(folder: Path, then: str) -> str:
     place = next(place for place in (folder, *folder.absolute().parents) if place.exists())
     found = os.statvfs(place)
     free = found.f_bavail * found.f_frsize / 2**20
-    return (
-        f"the disk is full: {folder.absolute()} cannot be written ({free:.0f} MiB free). Nothing that was saved before "
-        f"is lost: make room, or copy the folder to another disk, and {then}."
-    )
+    return f"the disk is full: {folder.absolute()} cannot be written ({free:.0f} MiB free). {then}"

@@ -12,6 +12,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from posttrain import stopping
 from posttrain.evaluation import saving
 from posttrain.ranks import Ranks
+from posttrain.registry import digests, require_same
 from posttrain.settings import REPEATABLE
 
 if TYPE_CHECKING:
@@ -31,6 +33,8 @@ FIDELITY = {
     "l2": "post-training of a tiny causal language model pretrained by this package",
     "l3": "post-training of a named checkpoint",
 }
+
+KILLED = "One of the processes was killed, as the system does when memory runs out. Try fewer, with --jobs."
 
 
 @dataclass(frozen=True)
@@ -220,13 +224,15 @@ def _spread(units: Sequence[tuple[int, Unit]], jobs: int) -> Any:
     context = multiprocessing.get_context("spawn")
     stop = context.Event()
     stopping.share(stop)
-    given = (units[0][1].plugins, stop)
+    given = (units[0][1].plugins, stop, digests(units[0][1].plugins))
     with ProcessPoolExecutor(min(jobs, len(units)), context, initializer=_prepare, initargs=given) as pool:
         with deaf_to_interrupts():
-            futures = {pool.submit(perform, unit): i for i, unit in units}
+            futures = {pool.submit(_perform_here, unit): i for i, unit in units}
         try:
             for future in as_completed(futures):
                 yield futures[future], future.result()
+        except BrokenProcessPool as error:
+            raise BrokenProcessPool(f"{KILLED} What is finished is kept: --output DIR --resume auto.") from error
         except BaseException:
             # The others save their state and end, whatever it was: the folder's lock is about to be given back.
             stop.set()
@@ -247,7 +253,15 @@ def deaf_to_interrupts() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def _prepare(plugins: tuple[str, ...], stop: Any) -> None:
+_expected: dict[str, str] = {}  # digests of the plugins as the run's first process imported them
+
+
+def _perform_here(unit: Unit) -> Done:
+    require_same(_expected)
+    return perform(unit)
+
+
+def _prepare(plugins: tuple[str, ...], stop: Any, expected: dict[str, str]) -> None:
     from posttrain.assembly import pin
     from posttrain.registry import load_plugins
 
@@ -256,3 +270,4 @@ def _prepare(plugins: tuple[str, ...], stop: Any) -> None:
     signal.signal(signal.SIGTERM, stopping.request)
     pin()
     load_plugins(plugins)
+    _expected.update(expected)

@@ -128,6 +128,7 @@ def rerun_published(root: Path, what: str, methods: list[Method], plugins: list[
         if (reason := _not_to_be_run(record["argv"][1:], plugins)) is not None:
             raise SuiteError(f"{entry.artifact.path} is not run again: {reason}. Nothing was run.")
         chosen.append((entry, record))
+    publications = []
     for entry, record in chosen:
         print(f"running again: {command(record)}", flush=True)
         with tempfile.TemporaryDirectory() as scratch:
@@ -137,13 +138,17 @@ def rerun_published(root: Path, what: str, methods: list[Method], plugins: list[
                 code = cli.main(words)
             if code:
                 raise SuiteError(
-                    f"{entry.artifact.path}: its command ended with exit code {code}; nothing was replaced"
+                    f"{entry.artifact.path}: its command ended with exit code {code}. Nothing was replaced"
                 )
             try:
-                made = publishing.publication(folder, verifier([]))
-                publishing.put(root, made, replace=True)
+                publications.append(publishing.publication(folder, verifier([])))
             except publishing.Refused as error:
-                raise SuiteError(f"{entry.artifact.path} was not replaced: {error}") from None
+                raise SuiteError(f"{entry.artifact.path}: {error}. Nothing was replaced") from None
+    for made in publications:
+        try:
+            publishing.put(root, made, replace=True)
+        except publishing.Refused as error:
+            raise SuiteError(f"{made.artifact} was not replaced: {error}") from None
 
 
 @contextmanager
@@ -205,8 +210,8 @@ def run_folder(path: Path) -> Path:
     return path.parent
 
 
-def report_in_words(path: Path, output: Path | None) -> bool:
-    """Shows a bench artifact or an evaluation as its own verb does; False where `path` is neither.
+def report_in_words(path: Path, output: Path | None, plugins: list[str]) -> bool:
+    """Shows a bench artifact or an evaluation as its own verb does, and whether it verifies; False for other paths.
 
     ReportError for a file that holds no JSON, ConfigError for an artifact that breaks its schema.
     """
@@ -231,6 +236,7 @@ def report_in_words(path: Path, output: Path | None) -> bool:
         if output is not None and output.suffix != ".svg":
             raise ConfigError(f"--output: found {output}; of a bench only the figure is written. Write FILE.svg.")
         report([file], output)
+        _say_verified(file, plugins)
         return True
     from posttrain.evaluation.benchmark_conduct import Evaluated
     from posttrain.evaluation.benchmark_display import show
@@ -240,7 +246,20 @@ def report_in_words(path: Path, output: Path | None) -> bool:
     if output is not None:
         raise ConfigError(f"--output: found {output}; an evaluation is shown and nothing written. Leave it out.")
     show(Evaluated(file.parent, value), file)
+    _say_verified(file, plugins)
     return True
+
+
+def _say_verified(file: Path, plugins: list[str]) -> None:
+    """Whether what was shown verifies, and if not, the first check that fails."""
+    checked = verifier(plugins)(file)
+    failed = [f"{check.level} {check.name}: {check.message}" for check in checked.checks if check.status == "failed"]
+    if failed:
+        print(f"NOT VERIFIED: {len(failed)} checks fail, first {failed[0]}. Nothing above is to be relied on.")
+    elif checked.unverifiable:
+        print(f"not verified: {'; '.join(checked.unverifiable)}")
+    else:
+        print(f"verified at {', '.join(checked.passed_levels)}")
 
 
 def compare_artifacts(words: list[str], output: Path | None, plugins: list[str]) -> int:

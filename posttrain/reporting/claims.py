@@ -95,7 +95,8 @@ def _without_quotes(text: str, quotes: Iterable[str], written: tuple[int, int] =
 
     def blank(match: re.Match[str]) -> str:
         by_hand = written[0] <= match.start() < written[1]
-        return match[0] if by_hand and not _QUOTED.search(text, 0, match.start()) else _blank(match)
+        before = text[max(0, match.start() - 3) : match.start()]
+        return match[0] if by_hand and not _QUOTED.search(before) else _blank(match)
 
     for quote in sorted(set(quotes), key=lambda quote: (-len(quote), quote)):
         if quote.strip():

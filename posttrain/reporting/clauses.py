@@ -7,9 +7,11 @@ arms of a study bear ordinary words ("first", "dense"), so they are names in bac
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import itemgetter
 
 _END = re.compile(r"(?<!\bvs)(?<!\bDr)(?<!\bcf)(?<!\be\.g)(?<!\bi\.e)[.!?](?=\s)|;|\n[ \t]*(?=\n|[|#>*+-]|\d+\.\s)")
 _PARAGRAPH = re.compile(r"\n[ \t]*\n")
@@ -21,9 +23,9 @@ _OBJECT = re.compile(
 _AND = re.compile(r"[`*]*\s*(?:,|and|or|,\s*and)\s+(?:the\s+)?[`*]*", re.IGNORECASE)
 SIDES = ("idea", "baseline")  # how verdicts call the two arms of a comparison: words of daily use
 _TIERS = {
-    "l1_mechanism": re.compile(r"\btier L1\b|^L1, |candidate polic", re.IGNORECASE),
-    "l2_tiny_lm": re.compile(r"\btier L2\b|^L2, |tiny language model|tiny LM\b", re.IGNORECASE),
-    "l3_real_model": re.compile(r"\btier L3\b|^L3, |real checkpoint", re.IGNORECASE),
+    "l1_mechanism": re.compile(r"\b(?:tier|at|under|on|in) L1\b|^L1, |candidate polic", re.IGNORECASE),
+    "l2_tiny_lm": re.compile(r"\b(?:tier|at|under|on|in) L2\b|^L2, |tiny language model|tiny LM\b", re.IGNORECASE),
+    "l3_real_model": re.compile(r"\b(?:tier|at|under|on|in) L3\b|^L3, |real checkpoint", re.IGNORECASE),
 }
 
 
@@ -75,6 +77,27 @@ class Reader:
         return [0, *(match.end() for match in _END.finditer(self.text)), len(self.text)]
 
     @cached_property
+    def _paragraphs(self) -> Sequence[int]:
+        """Where each paragraph begins, and the end."""
+        return [0, *(match.end() for match in _PARAGRAPH.finditer(self.text)), len(self.text)]
+
+    @cached_property
+    def _titles(self) -> Sequence[tuple[int, tuple[str, ...]]]:
+        """Where each heading stands, and the headings from there on, the outermost first."""
+        found: dict[int, str] = {}
+        titles: list[tuple[int, tuple[str, ...]]] = [(0, ())]
+        for match in _HEADING.finditer(self.text):
+            level = len(match[1])
+            found = {known: text for known, text in found.items() if known < level} | {level: match[2]}
+            titles.append((match.end(), tuple(found[known] for known in sorted(found))))
+        return titles
+
+    @cached_property
+    def _naming(self) -> dict[int, bool]:
+        """For each paragraph that was asked about, whether it names a method or a track."""
+        return {}
+
+    @cached_property
     def _names(self) -> re.Pattern[str]:
         options = [rf"(?:{_any(self.methods)})\.(?P<dotted>[\w-]+)", rf"(?P<plain>{_any(self.methods)})"]
         if self.arms:
@@ -83,19 +106,20 @@ class Reader:
 
     def span(self, place: int) -> tuple[int, int]:
         """Where the clause around a place begins and ends."""
-        start = max(end for end in self._ends if end <= place)
-        return start, min((end for end in self._ends if end > place), default=len(self.text))
+        after = bisect_right(self._ends, place)
+        return self._ends[after - 1], self._ends[min(after, len(self._ends) - 1)]
 
     def names_results(self, place: int) -> bool:
         """Whether the paragraph of a place, or a heading above it, names a method or a track."""
-        start = max((match.end() for match in _PARAGRAPH.finditer(self.text, 0, place)), default=0)
-        end = _PARAGRAPH.search(self.text, place)
-        found = self._names.finditer(self.text, start, end.start() if end else len(self.text))
-        headings = [self._names.search(heading) for heading in self._headings(place)]
-        return any(
-            match is not None and match.lastgroup != "coded" and match[0].lower() not in SIDES
-            for match in [*found, *headings]
-        )
+        after = min(bisect_right(self._paragraphs, place), len(self._paragraphs) - 1)
+        if after not in self._naming:
+            found = self._names.finditer(self.text, self._paragraphs[after - 1], self._paragraphs[after])
+            headings = [self._names.search(heading) for heading in self._headings(place)]
+            self._naming[after] = any(
+                match is not None and match.lastgroup != "coded" and match[0].lower() not in SIDES
+                for match in [*found, *headings]
+            )
+        return self._naming[after]
 
     def at(self, place: int) -> Clause:
         """The clause around a claim word at a place of the text."""
@@ -121,11 +145,7 @@ class Reader:
             yield Mention(next((name for name in known if _joined(name) == _joined(written)), written), is_object)
 
     def _headings(self, place: int) -> tuple[str, ...]:
-        found: dict[int, str] = {}
-        for match in _HEADING.finditer(self.text, 0, place):
-            level = len(match[1])
-            found = {known: text for known, text in found.items() if known < level} | {level: match[2]}
-        return tuple(found[level] for level in sorted(found))
+        return self._titles[bisect_right(self._titles, place, key=itemgetter(0)) - 1][1]
 
 
 def _any(names: Iterable[str]) -> str:

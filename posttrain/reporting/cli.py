@@ -151,6 +151,8 @@ def _publish(options: argparse.Namespace, words: list[str]) -> int:
     try:
         _require_docs(options.root)
         made = publishing.publication(run_folder(options.folder), verifier(options.plugin))
+        if options.replace:
+            publishing.refuse_other_results(options.root, made)
         methods = methods_of(options.plugin)
         build.build(options.root, methods, datasets_of())  # what is there has to be sound before anything is added
         written = publishing.put(options.root, made, replace=options.replace)
@@ -176,7 +178,7 @@ def _report(options: argparse.Namespace, words: list[str]) -> int:
     from posttrain.reporting import figures, html
 
     try:
-        if report_in_words(options.folder, options.output):
+        if report_in_words(options.folder, options.output, options.plugin):
             return 0
         folder = run_folder(options.folder)
         page = html.render(html.read_run(folder), verifier(options.plugin)(folder))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -74,7 +74,7 @@ def findings_of(entry: Entry) -> Iterator[Finding]:
     runs = 1 if entry.bench else len(entry.value["runs"])
     spent = [*execution.get("phases", {}).values(), sum(execution.get("phases", {}).values())]
     plan = {} if entry.plan is None else entry.plan.value["plan"]
-    declared = _leaves([plan.get("common_config", {}), plan.get("alpha"), plan.get("sesoi")])
+    declared = leaves([plan.get("common_config", {}), plan.get("alpha"), plan.get("sesoi")])
     for value in (*spent, *(seconds / runs for seconds in spent), *declared):
         yield Finding(decimal(value), SETTING, source)
 
@@ -100,7 +100,7 @@ def _of_runs(artifact: Mapping[str, Any]) -> _Numbers:
             yield metric, value, None
         yield P, entry["p_adjusted"], None
     for claim in artifact.get("mechanism", {}).get("claims", []):
-        yield from ((OTHER, value, None) for value in _leaves([claim["measured"], claim["threshold"]]))
+        yield from ((OTHER, value, None) for value in leaves([claim["measured"], claim["threshold"]]))
 
 
 def _of_bench(artifact: Mapping[str, Any]) -> _Numbers:
@@ -114,7 +114,7 @@ def _of_bench(artifact: Mapping[str, Any]) -> _Numbers:
     for arm in (artifact["baseline"]["full"]["per_seed"], artifact["idea"]["per_seed"]):
         yield from ((OTHER, value, seed) for seed, value in zip(seeds, arm, strict=True))
     signature = artifact.get("mechanism_signature", {})
-    yield from ((OTHER, value, None) for value in _leaves(signature.get("mechanism_signature", signature)))
+    yield from ((OTHER, value, None) for value in leaves(signature.get("mechanism_signature", signature)))
 
 
 def counts_of(entry: Entry) -> Iterator[Count]:
@@ -152,12 +152,14 @@ def _won(counted: tuple[int, int, int], lower: bool, of: str, source: Source, ri
     yield Count(ties, pairs, of, frozenset(), source, rival)
 
 
-def _leaves(value: Any) -> Iterator[float]:
+def leaves(value: Any, without: Collection[str] = ()) -> Iterator[float]:
+    """Every number in plain data, but what lies below some keys."""
     if isinstance(value, Mapping):
-        for part in value.values():
-            yield from _leaves(part)
+        for key, part in value.items():
+            if key not in without:
+                yield from leaves(part, without)
     elif isinstance(value, list | tuple):
         for part in value:
-            yield from _leaves(part)
+            yield from leaves(part, without)
     elif isinstance(value, int | float) and not isinstance(value, bool):
         yield value

@@ -20,7 +20,7 @@ _JOINT = re.compile(r"\b(?:while|whereas|although|though|but)\b", re.IGNORECASE)
 _SHOWN = 3  # outcomes of one message
 # How a sentence speaks of what was measured. "Reward" alone is a word of every page.
 SPOKEN = {
-    "accuracy": re.compile(r"\baccurac\w+|\bpass@1\b", re.IGNORECASE),
+    "accuracy": re.compile(r"\baccurac\w+(?! gap)|\bpass@1\b", re.IGNORECASE),
     "mean_reward": re.compile(r"\bmean reward\b", re.IGNORECASE),
     "entropy": re.compile(r"\bentrop\w+", re.IGNORECASE),
     "kl_from_reference": re.compile(r"\bKL\b(?! (?:\w+ ){0,2}(?:to|from) the teacher)"),
@@ -75,6 +75,18 @@ class Gate:
             if found:
                 return found
         return frozenset()
+
+    def metric(self, place: int) -> frozenset[str]:
+        """Those of which a number at a place is: the last ones named before it in its part, else the first after."""
+        start, end = self.part(place)
+        named = [
+            (match.start(), name)
+            for name, pattern in SPOKEN.items()
+            for match in pattern.finditer(self.text, start, end)
+        ]
+        before, after = [at for at, _ in named if at < place], [at for at, _ in named if at >= place]
+        near = max(before) if before else min(after) if after else None
+        return frozenset(name for at, name in named if at == near) or self.metrics(place)
 
     def in_row(self, place: int) -> bool:
         """Whether a place lies in a row of a table."""

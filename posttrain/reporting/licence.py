@@ -11,11 +11,10 @@ from decimal import ROUND_HALF_EVEN, Decimal
 from typing import Any
 
 from posttrain.artifacts import statistics
-from posttrain.artifacts.gap import gap_closed
-from posttrain.reporting.findings import Count, Finding, counts_of, decimal, findings_of
+from posttrain.reporting.findings import Count, Finding, counts_of, decimal, findings_of, leaves
 from posttrain.reporting.outcomes import Outcome, outcomes_of
 from posttrain.reporting.reading import Entry
-from posttrain.reporting.summary import changes, completed
+from posttrain.reporting.summary import completed
 
 _BULK = {"history", "last_diagnostics", "packages", "splits", "outputs", "inputs", "kernel", "python", "libc"}
 
@@ -51,7 +50,7 @@ def licence_of(entries: Iterable[Entry], extra: Iterable[Any] = ()) -> Licence:
     """The licence that entries give together; `extra` holds further plain data, such as a method's defaults."""
     listed = list(entries)
     numbers = {number for entry in listed for number in _numbers_of(entry)}
-    numbers |= {decimal(leaf) for part in extra for leaf in _leaves(part)}
+    numbers |= {decimal(leaf) for part in extra for leaf in leaves(part)}
     tiers = {entry.tier for entry in listed if not entry.bench and not entry.historical}
     quotes = [text for entry in listed for text in _quotes(entry)]
     # The longest first, so that one quotation inside another is found too.
@@ -68,39 +67,16 @@ def licence_of(entries: Iterable[Entry], extra: Iterable[Any] = ()) -> Licence:
 def _numbers_of(entry: Entry) -> Iterator[Decimal]:
     """Every number of the artifact and its manifest but the bulk, and what a page derives from them."""
     for file in entry.files:
-        yield from map(decimal, _leaves(file.value))
+        yield from map(decimal, leaves(file.value, _BULK))
+    yield from (finding.value for finding in findings_of(entry))
     if entry.bench:
         return
-    for change in changes(entry.value["runs"]):
-        values = (change.before, change.after, change.change, *(change.ci95 or ()))
-        yield from map(decimal, values)
     runs = entry.value["runs"]
-    gap = gap_closed(entry.value)
-    if gap is not None:
-        shares = (*gap.shares.values(), gap.mean, *(gap.ci95 or ()))
-        yield from (decimal(value) for value in shares if value is not None)
     for name in sorted({name for run in runs for name in run["training"]["last_diagnostics"]}):
         yield decimal(statistics.mean([run["training"]["last_diagnostics"].get(name, 0.0) for run in runs]))
     if runs:
         yield decimal(statistics.min_attainable_p(len(runs)))
     yield from map(Decimal, (len(runs), len(completed(runs))))
-    execution = {} if entry.execution is None else entry.execution.value["execution"]
-    phases = execution.get("phases", {})
-    if phases:
-        total = sum(phases.values())
-        yield from map(decimal, (total, total / len(runs), *(seconds / len(runs) for seconds in phases.values())))
-
-
-def _leaves(value: Any) -> Iterator[float]:
-    if isinstance(value, Mapping):
-        for key, part in value.items():
-            if key not in _BULK:
-                yield from _leaves(part)
-    elif isinstance(value, list | tuple):
-        for part in value:
-            yield from _leaves(part)
-    elif isinstance(value, int | float) and not isinstance(value, bool):
-        yield value
 
 
 def _quotes(entry: Entry) -> Iterator[str]:

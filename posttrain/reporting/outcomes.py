@@ -25,7 +25,7 @@ class Outcome:
     kind: Literal["rival", "claim"]
     method: str  # or the track
     about: str  # the rival without its method's name, or the claim's id
-    says: frozenset[str]  # marks: see `licence.WORDS`
+    says: frozenset[str]  # marks: see `vocabulary.WORDS`
     verdict: str  # in the artifact's words
     tier: str
     plan: str

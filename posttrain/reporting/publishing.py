@@ -16,7 +16,7 @@ from typing import Any
 
 from posttrain.artifacts.digests import bytes_digest
 from posttrain.artifacts.documents import DocumentError, dumps, load, parse, write_atomically
-from posttrain.artifacts.manifest import NAMESPACES, PART, ManifestError, execution_document, split_reference
+from posttrain.artifacts.manifest import NAMESPACES, PART, ManifestError, execution_document, inside, split_reference
 from posttrain.artifacts.report import Report
 from posttrain.reporting.page import command
 from posttrain.reporting.reading import SuiteError, outside_path
@@ -96,6 +96,9 @@ def _files(place: Path) -> Iterator[tuple[str, bytes]]:
     }
     yield f"{folder}/{name}/{method}.json", published_execution(execution["execution"], tuple(outside))
     yield from outside.items()
+    ran = {(Path(plugin["name"]).name, plugin["sha256"]) for plugin in execution["execution"].get("plugins", [])}
+    if len(outside) < sum(name.endswith(".py") for name, _ in ran):
+        raise Refused(f"{place.name} ran two files of one name, which have one place here; rename one and run it again")
     private = [found for text in (data, plan) for found in _private(parse(text))]
     private += [
         found for path, source in outside.items() for found in _private(source.decode("utf-8", "replace"), path)
@@ -193,8 +196,12 @@ def _verify_in_place(files: Mapping[str, bytes], verify: Verify) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         root = Path(scratch)
         for path, data in files.items():
-            (root / path).parent.mkdir(parents=True, exist_ok=True)
-            (root / path).write_bytes(data)
+            try:
+                target = inside(root, path)
+            except ManifestError as error:
+                raise Refused(str(error)) from None
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(data)
         for path in files:
             if "/metrics/" in path and (report := verify(root / path)).exit_code:
                 raise Refused(_not_verified(Path(path), report))
@@ -220,7 +227,7 @@ def put(root: Path, made: Publication, *, replace: bool = False) -> list[str]:
                 f"{path} holds another plan under the same name ({found}); its artifacts would lose theirs. "
                 "Run with other seeds or another dataset, or replace it and every run of it with --replace"
             )
-        if path == made.artifact and supersedes != found and not (replace and _same_results(parse(data), target)):
+        if path == made.artifact and supersedes != found and not replace:
             raise Refused(
                 f"{path} holds another run, and a page shows one of a method under a plan, which is called after data "
                 f"and seeds. Beside it goes a run of other seeds, in its place one with supersedes={found}"
@@ -234,9 +241,17 @@ def put(root: Path, made: Publication, *, replace: bool = False) -> list[str]:
     return list(new)
 
 
-def _same_results(artifact: Mapping[str, Any], target: Path) -> bool:
-    """Whether a place holds the same runs; their record, claims or comparison may be another."""
-    return artifact.get("runs") == parse(target.read_bytes()).get("runs") and "runs" in artifact
+def refuse_other_results(root: Path, made: Publication) -> None:
+    """Refused where a run would take the place of other numbers and does not say so: the better one would be kept."""
+    target, artifact = root / made.artifact, parse(made.files[made.artifact])
+    if not target.is_file() or artifact.get("runs") == parse(target.read_bytes()).get("runs") is not None:
+        return
+    found = bytes_digest(target.read_bytes())
+    if artifact["provenance"].get("supersedes") != found and target.read_bytes() != made.files[made.artifact]:
+        raise Refused(
+            f"{made.artifact} holds a run with other numbers. What takes its place says so before it starts: run it "
+            f"with supersedes={found}"
+        )
 
 
 def _holds(path: Path, data: bytes) -> bool:

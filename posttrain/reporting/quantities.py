@@ -86,7 +86,7 @@ def numbers(gate: Gate) -> Found:
 def _unfound(gate: Gate, match: re.Match[str], value: str, unit: str | None) -> str | None:
     """Why no finding gives the number, or None."""
     place = match.start()
-    subjects, metrics = gate.subjects(place), gate.metrics(place)
+    subjects, metrics = gate.subjects(place), gate.metric(place)
     if not subjects:
         return "names no method or track whose result it is"
     found = [finding for finding in _of_seeds(gate, place) if not metrics or finding.of in metrics]

@@ -21,8 +21,9 @@ from posttrain.bench import conduct as conduct_module
 from posttrain.bench import display
 from posttrain.bench.conduct import conduct
 from posttrain.bench.options import load
+from posttrain.cli import main
 from posttrain.evaluation.study import Claim
-from posttrain.registry import ConfigError
+from posttrain.registry import ConfigError, digests
 
 PACKAGE = REPOSITORY / "posttrain"
 
@@ -277,9 +278,62 @@ def test_more_than_twenty_seeds_use_monte_carlo_signs_that_verify_can_draw_again
     assert verify(tmp_path / "run").exit_code == 0
 
 
-def test_a_measure_that_is_not_finite_makes_its_claim_inconclusive_and_survives_the_disk(tmp_path: Path) -> None:
-    assert conduct_module._storable(math.nan) is None
-    assert conduct_module._storable(2.5) == 2.5
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan, None, 2.5])
+def test_a_measure_is_the_same_whether_its_cell_was_trained_or_read(
+    value: float | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """JSON has no infinity: what a later process reads is what the first one has to go by."""
+    plain = conduct_module.perform
+
+    def performed(bench: Any, unit: Any) -> Any:
+        return replace(plain(bench, unit), measures={"odd": value})
+
+    monkeypatch.setattr(conduct_module, "perform", performed)
+    claim = Claim("O", "c", "p", "m", "value at most threshold", 3.0, lambda r: {"odd": r.measure("idea", "odd")})
+    bench = load(PLANTED)
+    bench = replace(bench, idea=replace(bench.idea, claims=(claim,)))
+    first = conduct(bench, tmp_path / "run").artifact
+    for name in ("artifact.json", "execution.json"):
+        (tmp_path / "run" / name).unlink()
+    monkeypatch.delattr(conduct_module, "perform")
+    assert conduct(bench, tmp_path / "run").artifact == first
+    (found,) = first["mechanism_signature"]["mechanism_signature"]["claims"]
+    assert found["outcome"] == ("confirmed" if value == 2.5 else "inconclusive")
+
+
+def test_cells_of_another_plugin_are_trained_again(tmp_path: Path) -> None:
+    plugin = tmp_path / "mine.py"
+    plugin.write_text("FACTOR = 1\n")
+    conduct(load(PLANTED, plugins=[str(plugin)]), tmp_path / "run")
+    count = len(list((tmp_path / "run" / "cells").iterdir()))
+    for name in ("artifact.json", "execution.json"):
+        (tmp_path / "run" / name).unlink()
+    plugin.write_text("FACTOR = 2\n")
+    conduct(load(PLANTED, plugins=[str(plugin)]), tmp_path / "run")
+    counters = json.loads((tmp_path / "run" / "execution.json").read_text())["execution"]["counters"]
+    assert counters == {"cells_read": 0, "cells_refused": count}
+
+
+def test_a_worker_that_loaded_other_bytes_trains_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conduct_module, "end_with_parent", lambda: None)
+    monkeypatch.setattr(conduct_module, "_expected", {})
+    request, unit = load(PLANTED).request, conduct_module.Unit("baseline", 0, 0)
+    conduct_module._prepare(request, digests([PLANTED]))
+    conduct_module._perform_here(unit)
+    conduct_module._prepare(request, {PLANTED: "sha256:" + "0" * 64})
+    with pytest.raises(ConfigError, match=r"bench_planted.py` has changed since the run began"):
+        conduct_module._perform_here(unit)
+
+
+def test_a_worker_that_is_killed_is_told_with_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = (
+        Path(PLANTED).read_text().replace("        own = cell.settings\n", "        import os\n        os._exit(9)\n")
+    )
+    (tmp_path / "dies.py").write_text(text.replace('name="planted"', 'name="dies"'))
+    run = tmp_path / "run"
+    assert main(["bench", "run", str(tmp_path / "dies.py"), "--jobs", "2", "--output", str(run)]) == 1
+    said = capsys.readouterr().err.strip().splitlines()[-1]
+    assert "One of the processes was killed" in said and f"{run} is kept: the same command goes on." in said
 
 
 def test_a_published_copy_verifies_without_its_cells(tmp_path: Path) -> None:

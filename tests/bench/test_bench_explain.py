@@ -1,6 +1,7 @@
 """What is said without a run: tracks explained, folders refused, few seeds, reports of runs that are no trainings."""
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from posttrain.bench.conduct import conduct
 from posttrain.bench.display import listed, sentence, visible
 from posttrain.bench.explain import explain
 from posttrain.bench.options import load
+from posttrain.bench.track import tracks
 from posttrain.cli import main
 from posttrain.registry import ConfigError
 from posttrain.reporting import bench_figures, figures
@@ -179,7 +181,7 @@ def test_report_of_a_bench_is_the_bench_report(
         assert main(["bench", "report", path]) == 0
         expected = capsys.readouterr().out
         assert main(["report", path]) == 0
-        assert capsys.readouterr().out == expected
+        assert capsys.readouterr().out == expected + "verified at V0, V1, V2\n"
     assert main(["report", "run", "--output", "run.html"]) == 2
     assert "Write FILE.svg" in capsys.readouterr().err
     assert not (tmp_path / "run.html").exists()
@@ -223,3 +225,38 @@ def test_the_axis_of_several_is_linear_where_every_effect_is_small(gain: float, 
     drawn = figures.draw(bench_figures.family([artifact, artifact], [None, (0.0, gain)])).decode()
     assert words in drawn
     assert "95 % interval of the mean" in drawn, "also where the first has none"
+
+
+def test_report_of_what_does_not_verify_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    conduct(load(PLANTED, overrides=FEW), tmp_path / "run")
+    path = tmp_path / "run" / "artifact.json"
+    value = json.loads(path.read_text())
+    value["idea"]["per_seed"] = [number / 2 for number in value["idea"]["per_seed"]]
+    path.write_text(json.dumps(value))
+    assert main(["report", str(path), "--output", str(tmp_path / "x.svg")]) == 0
+    assert "NOT VERIFIED: " in capsys.readouterr().out.strip().splitlines()[-1]
+
+
+def test_explain_gives_the_whole_command_quoted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "my dir"
+    folder.mkdir()
+    (folder / "s.yaml").write_text("alpha: 0.1\n")
+    (folder / "more.py").write_text("")
+    words = ["--config", str(folder / "s.yaml"), "--plugin", str(folder / "more.py")]
+    assert main(["bench", "explain", "sequence", *words, "evaluation_seeds=0-5"]) == 0
+    said = "".join(capsys.readouterr().out.split())
+    assert "".join(f"posttrain bench run sequence {shlex.join(words)} evaluation_seeds=0-5".split()) in said
+
+
+def test_explain_of_a_track_that_a_plugin_registers_names_the_plugin(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plugin = tmp_path / "registers.py"
+    text = Path(PLANTED).read_text().replace('name="planted"', 'name="by-plugin"')
+    plugin.write_text(text + "\nfrom posttrain.bench.track import tracks\nif track.name not in tracks:\n"
+                      "    tracks.register(track.name)(track)\n")  # fmt: skip
+    try:
+        assert main(["bench", "explain", "by-plugin", "--plugin", str(plugin)]) == 0
+        assert f"track: registered by {plugin}" in capsys.readouterr().out.replace("\n", " ")
+    finally:
+        tracks._entries.pop("by-plugin", None)

@@ -437,3 +437,41 @@ def test_anything_is_described_in_few_words() -> None:
     assert described([]) == "list of 0"
     assert described(io.StringIO()) == "StringIO"
     assert described({str(i): i for i in range(14)}).endswith("10, 11 and 2 more")
+
+
+def test_a_setting_that_a_hook_reads_later_is_read(tmp_path: Path) -> None:
+    body = "calls = []\ndef f(model, batch, s, base):\n    calls.append(1)\n"
+    body += "    return base(model, batch, s) * (s['late'] if len(calls) > 99 else 1)"
+    rehearse(load("multiscale_diffusion_pde", idea(tmp_path, body, "loss=f, settings={'late': 2.0}"), PDE))
+
+
+def test_two_files_of_one_name_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    track = tmp_path / "a" / "mine.py"
+    track.write_text(TEMPLATE.read_text().replace("{name}", "own-track"))
+    with pytest.raises(ConfigError, match=r"mine.py: two files of this run are called so. Rename one"):
+        load(str(track), idea(tmp_path, "", "settings={'width': 8}"))
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [("[1.0, 2.0]", "`k` is list of 2"), ("torch.ones(2)", r"`k` is Tensor \[2\]"), ("{}", "`k` is")],
+)
+def test_a_measure_that_json_cannot_hold_is_refused_before_anything_runs(
+    value: str, message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=f"track.measure: {message}"):
+        rehearse(measuring(value, tmp_path))
+
+
+@pytest.mark.parametrize("value", ["np.float32(2)", "torch.tensor(2.0)", "np.int64(2)", "2", "True", "'two'", "None"])
+def test_a_measure_may_be_a_number_of_any_library(value: str, tmp_path: Path) -> None:
+    rehearse(measuring(value, tmp_path))
+
+
+def measuring(value: str, tmp_path: Path) -> Any:
+    path = tmp_path / "own_track.py"
+    text = TEMPLATE.read_text().replace("{name}", "own-track").replace("Training(data, model, loss, evaluate)", "TASK")
+    task = f"TASK = Training(data, model, loss, evaluate, lambda model, data, settings: {{'k': {value}}})"
+    path.write_text(text.replace("\ntrack = Track(", f"\n{task}\ntrack = Track("))
+    return load(str(path))

@@ -1,5 +1,7 @@
 """The claim gate: what has no licence fails with its line, and the message says what would license it."""
 
+import cProfile
+import pstats
 from decimal import Decimal
 
 import pytest
@@ -536,3 +538,40 @@ def test_the_message_says_what_is_published_before_it_asks_for_a_run():
     assert "It would take posttrain compare rloo" in said("RLOO beats PPO.", method=None)[0][1]
     other = [compared("random_reward", "worked"), compared("ppo", "equal")]
     assert "`random_reward` is a name in backticks only" in said("GRPO beats random_reward.", other)[0][1]
+
+
+def test_a_tier_is_named_by_its_letter_too():
+    outcomes = [compared("random", "worked", tier="l2_tiny_lm")]
+    assert said("At L2 it beats `random`.", outcomes) == []
+    assert said("At L1 it beats `random`.", outcomes) != [] != said("Under L3 it beats `random`.", outcomes)
+
+
+def test_a_number_is_of_the_metric_that_stands_nearest_before_it():
+    assert said("Its accuracy is 0.609 and its entropy fell by 0.25.") == []
+    assert said("Its accuracy is 0.25.") != [] != said("Its accuracy is 0.609 and its entropy 0.609.")
+    gap = (found("0.7802", GAP), found("0.9", "accuracy"))
+    assert said("It closed 0.7802 of the accuracy gap.", findings=gap) == []
+    assert said("It closed 0.9 of the accuracy gap.", findings=gap) != []
+
+
+def test_a_signature_is_no_claim_to_be_counted():
+    outcomes = [claimed("S1", "confirmed"), claimed("signature", "confirmed")]
+    assert said("1 confirmed.", outcomes) == []
+    assert said("2 confirmed.", outcomes) != []
+
+
+def test_points_of_curves_license_nothing(published):
+    entry = next(entry for entry in read_suite(published).entries if not entry.bench and not entry.historical)
+    rows = [row["loss"] for run in entry.value["runs"] for row in run["history"] if row.get("loss")]
+    assert rows and not all(licence_of([entry]).holds(repr(value)) for value in rows)
+
+
+def test_a_long_text_is_read_in_time_that_grows_with_it():
+    """Twice the text takes about twice the calls, not four times."""
+
+    def calls(count):
+        profile = cProfile.Profile()
+        profile.runcall(said, "It exceeds PPO by 0.609. " * count, [compared("ppo", "worked")])
+        return pstats.Stats(profile).total_calls
+
+    assert calls(400) < 2.5 * calls(200)

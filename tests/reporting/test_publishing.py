@@ -3,13 +3,26 @@
 import json
 import shutil
 import socket
+from contextlib import nullcontext
 
 import pytest
-from small_runs import CONTROLLED_PLAN, SMALL, command, edit_execution, edit_json, make, publish, snapshot, verify
+from small_runs import (
+    CONTROLLED_PLAN,
+    REPOSITORY,
+    SMALL,
+    command,
+    edit_execution,
+    edit_json,
+    make,
+    publish,
+    snapshot,
+    verify,
+)
 
 from posttrain import settings
 from posttrain.artifacts.digests import bytes_digest
 from posttrain.artifacts.documents import read
+from posttrain.artifacts.schema import violations
 from posttrain.evaluation import experiment, records
 from posttrain.reporting import publishing
 from posttrain.reporting.publishing import Refused
@@ -202,8 +215,10 @@ def test_another_run_in_the_same_place_is_refused_unless_it_is_superseded(runs, 
     publishing.put(empty, other, replace=True)  # of the same runs, whose record is another
     artifact["runs"][0]["final"]["accuracy"] += 0.5
     better = publishing.Publication({**files, made.artifact: json.dumps(artifact).encode()}, made.artifact)
-    with pytest.raises(Refused, match="holds another run"):
-        publishing.put(empty, better, replace=True)
+    with pytest.raises(Refused, match=r"holds a run with other numbers\. .* supersedes=sha256:"):
+        publishing.refuse_other_results(empty, better)
+    publishing.refuse_other_results(empty, other)
+    publishing.refuse_other_results(empty, made)
 
 
 @pytest.mark.parametrize(
@@ -290,3 +305,42 @@ def test_where_a_file_lies_is_no_part_of_the_name(tmp_path, monkeypatch):
         words = ["policy.model=tiny:student", f"dataset={path}"]
         names.append(experiment.solo(settings.load("grpo", tier="l2", overrides=words), None, ()).name)
     assert names == ["files-sums-seeds0-0"] * 2
+
+
+@pytest.mark.parametrize("place", ["docs/bench/x/metrics/../../../../evil.json", "../evil.json"])
+def test_nothing_is_written_outside_the_scratch_copy_before_it_is_refused(place, tmp_path, monkeypatch):
+    scratch = tmp_path / "a" / "b" / "c"
+    scratch.mkdir(parents=True)
+    monkeypatch.setattr(publishing.tempfile, "TemporaryDirectory", lambda: nullcontext(str(scratch)))
+    with pytest.raises(Refused, match="leads out of"):
+        publishing._verify_in_place({place: b"{}"}, verify)
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_a_bench_artifact_has_its_place_below_docs_bench():
+    path = next(REPOSITORY.glob("docs/bench/sequence/metrics/*.json"))
+    value = read(path)
+    assert violations(value, "bench-v1") == []
+    for place in ("docs/bench/x/metrics/../../../evil.json", "docs/bench/../evil.json", "docs/bench/.x/metrics/e.json"):
+        value["provenance"]["artifact_path"] = place
+        assert violations(value, "bench-v1") != [], place
+
+
+def test_what_verifies_here_and_not_in_its_place_is_refused(run, monkeypatch):
+    seen = []
+
+    def checked(path):
+        seen.append(path)
+        return verify(path) if "/metrics/" not in str(path) else verify(path.parent)
+
+    with pytest.raises(Refused, match="is not verified"):
+        publishing.publication(run, checked)
+    assert any("/metrics/" in str(path) for path in seen)
+
+
+def test_two_arms_that_want_one_place_are_refused(run):
+    arm = next(run.glob("arms/*"))
+    shutil.copytree(arm, arm.with_name("again"))
+    edit_execution(arm.with_name("again"), lambda record: record["argv"].append("other=1"))
+    with pytest.raises(Refused, match="two arms want the place"):
+        publishing.publication(run, verify)

@@ -99,7 +99,7 @@ def test_a_run_made_again_has_the_command_of_the_run(root, monkeypatch):
         return 1
 
     monkeypatch.setattr(cli, "main", run)
-    with pytest.raises(SuiteError, match="ended with exit code 1; nothing was replaced"):
+    with pytest.raises(SuiteError, match=r"ended with exit code 1\. Nothing was replaced"):
         rerun_published(root, "dpo", list(methods()), [])
     ((words, recorded),) = seen
     assert words == recorded and words[:2] == ["reproduce", "dpo"]
