@@ -7,17 +7,20 @@ the folder and into the network; whoever points at a folder has not asked for th
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from posttrain.registry import ConfigError
 
+_SCHEME = re.compile(r"[A-Za-z][\w+.-]*:")  # file:, https:, hf:, also the drive of a machine
+
 
 def refuse_outside(folder: Path) -> None:
     """ConfigError for the first place outside `folder` that a card or a saved dataset in it names."""
     for file, place in _named(folder):
-        if "://" in place or place.startswith(("/", "~", "\\")) or ".." in Path(place.replace("\\", "/")).parts:
+        if _SCHEME.match(place) or place.startswith(("/", "~", "\\")) or ".." in Path(place.replace("\\", "/")).parts:
             raise ConfigError(
                 f"dataset.path: `{file}` names `{place}`, which lies outside its folder. A local folder is read from "
                 "itself alone: copy the data into it and name them there, or give a hub id."

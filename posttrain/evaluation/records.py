@@ -104,9 +104,16 @@ def inputs(config: TrainConfig) -> list[dict[str, Any]]:
     found = []
     if isinstance(config.dataset, Files | Hub):
         found += [_input(path, "dataset", config.dataset.path) for path in config.dataset.sources()]
-    model = Path(str(config.resolved["policy"].get("model") or ""))
-    if model.name and model.is_dir():
-        found += [_input(path, "model", str(model)) for path in sorted(model.iterdir()) if path.is_file()]
+    return found + model_files(config.resolved)
+
+
+def model_files(resolved: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The files of the folders that student and teacher are loaded from, by name and digest."""
+    found = []
+    for part, role in (("policy", "model"), ("teacher", "teacher")):
+        model = Path(str((resolved.get(part) or {}).get("model") or "")).expanduser()
+        if model.name and model.is_dir():
+            found += [_input(path, role, str(model)) for path in sorted(model.iterdir()) if path.is_file()]
     return found
 
 

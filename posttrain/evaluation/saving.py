@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from posttrain import stopping
 from posttrain.artifacts.digests import content_digest, file_digest
 from posttrain.artifacts.documents import plain
 from posttrain.checkpoint import Broken, Checkpoints, read_sealed, write_sealed
+from posttrain.evaluation.records import model_files
 from posttrain.evaluation.trackers import Tracked, Trackers
 
 if TYPE_CHECKING:
@@ -80,8 +82,13 @@ class Saver:
     def checkpoints(self) -> Checkpoints:
         """Where they lie, and what they must have been written by."""
         config = content_digest(dict(self.unit.config))
-        ranks = self.trainer.ranks.size
-        return Checkpoints(place_of(self.unit), {"configuration": config, "seed": self.unit.seed, "ranks": ranks})
+        by = {"configuration": config, "seed": self.unit.seed, "ranks": self.trainer.ranks.size, "models": self._models}
+        return Checkpoints(place_of(self.unit), by)
+
+    @cached_property
+    def _models(self) -> str:
+        """Digest of the files of student and teacher: a folder may be replaced between two goes."""
+        return content_digest(model_files(self.unit.config))
 
     def resume(self) -> None:
         """Brings the trainer to where the newest complete checkpoint was written, if there is one."""

@@ -36,5 +36,6 @@ def correction_weights(correction: Correction, log_rho: Tensor) -> Tensor:
     if correction.rule == "tis":
         return rho.clamp(max=correction.cap)
     if correction.rule == "icepop":
-        return rho * ((rho >= correction.low) & (rho <= correction.high))
+        # Not a product: beyond float range rho is inf, and inf times 0 is NaN.
+        return torch.where((rho >= correction.low) & (rho <= correction.high), rho, 0.0)
     return torch.ones_like(rho)

@@ -29,6 +29,7 @@ from posttrain.policies.lm_intact import require_intact
 from posttrain.policies.lm_loading import (
     COMPLETION,
     Lora,
+    adapter_settings,
     check_model,
     completion_limit,
     end_tokens,
@@ -243,15 +244,16 @@ class CausalLMPolicy(torch.nn.Module):
 
     def identity(self) -> Mapping[str, str]:
         """Digests of weights, vocabulary, template and settings (see `Policy.identity`); worked out once if frozen."""
-        version = sum(parameter._version for parameter in self.parameters())
+        version = sum(tensor._version for tensor in (*self.parameters(), *(kept for _, kept in self._kept_buffers())))
         if self.known_identity is not None and self.known_identity[0] == version:
             return self.known_identity[1]
         weights = hashlib.sha256()
-        for name, parameter in self.named_parameters():
-            weights.update(f"{name} {tuple(parameter.shape)} {parameter.dtype}".encode())
-            weights.update(parameter.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
-        # Two models may share every weight and still compute otherwise (rope_theta, norms).
+        for name, tensor in (*self.named_parameters(), *self._kept_buffers()):
+            weights.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
+            weights.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+        # Two models may share every weight and still compute otherwise (rope_theta, norms, the scale of an adapter).
         built = {k: v for k, v in self.model.config.to_diff_dict().items() if k not in NO_PART_OF_THE_MODEL}
+        built |= adapter_settings(self.model)
         how = (self.config.temperature, self.config.dtype, self.config.attn_implementation, self.config.device)
         limits = (self.encoder.max_prompt_tokens, self.encoder.max_completion_tokens)
         settings = "/".join([*map(str, how + limits), json.dumps(built, sort_keys=True, default=str)])
@@ -260,6 +262,11 @@ class CausalLMPolicy(torch.nn.Module):
         frozen = not any(parameter.requires_grad for parameter in self.parameters())
         self.known_identity = (version, found) if frozen else None
         return found
+
+    def _kept_buffers(self) -> list[tuple[str, torch.Tensor]]:
+        """Buffers that are saved with the model, such as a router's biases: they decide logits like weights do."""
+        kept = self.state_dict(keep_vars=True).keys()
+        return [(name, buffer) for name, buffer in self.named_buffers() if name in kept]
 
     def description(self) -> dict[str, str]:
         """What an artifact says of the model: digests of weights, tokenizer and chat template with its options."""

@@ -14,6 +14,7 @@ from posttrain.registry import ConfigError
 
 HEAD_TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-3}
 HALF_HEAD_TOLERANCE = 0.1
+_PLACES = ("base_model_name_or_path", "revision", "inference_mode")  # of an adapter: they change no logit
 COMPLETION = 256  # tokens, where nothing is asked for and the model has as many positions
 
 
@@ -39,8 +40,9 @@ def with_lora(model: Any, lora: Lora) -> Any:
             "one, or merge it into its model first."
         )
     if loaded:
+        _refuse_what_cannot_be_merged(model)
         for name, parameter in model.named_parameters():
-            parameter.requires_grad_("lora_" in name or "modules_to_save" in name)
+            parameter.requires_grad_("lora_" in name)
         return model
     if lora.rank is None:
         return model.requires_grad_(True)
@@ -57,9 +59,43 @@ def with_lora(model: Any, lora: Lora) -> Any:
         task_type="CAUSAL_LM",
     )
     try:
-        return inject_adapter_in_model(settings, model)
+        adapted = inject_adapter_in_model(settings, model)
     except ValueError as error:
         raise ConfigError(f"policy.lora.target_modules: found {names!r}: {error}") from error
+    _refuse_what_cannot_be_merged(adapted)
+    return adapted
+
+
+def _refuse_what_cannot_be_merged(model: Any) -> None:
+    """ConfigError for adapters that could be trained and not be saved as the weights of a model."""
+    from peft.tuners.tuners_utils import BaseTunerLayer
+    from peft.utils.other import AuxiliaryTrainingWrapper
+
+    advice = "Merge it into its model first, or train other layers."
+    ends = (model.get_input_embeddings(), model.get_output_embeddings())
+    bases = [getattr(layer, "base_layer", layer) for layer in ends]
+    if any(isinstance(layer, BaseTunerLayer) for layer in ends) and bases[0].weight is bases[1].weight:
+        raise ConfigError(
+            "policy.lora: the model's embedding and its head are one matrix, and an adapter on either would change "
+            f"both when it is saved. {advice}"
+        )
+    if any(isinstance(module, AuxiliaryTrainingWrapper) for module in model.modules()):
+        raise ConfigError(f"policy.lora: the adapter trains whole layers or tokens (modules_to_save). {advice}")
+    if any(getattr(adapter, "lora_bias", False) for adapter in getattr(model, "peft_config", {}).values()):
+        raise ConfigError(f"policy.lora: the adapter has biases of its own (lora_bias). {advice}")
+
+
+def adapter_settings(model: Any) -> dict[str, Any]:
+    """How a model's adapters are computed, where it has some: their tensors say nothing of scale or form."""
+    adapters = getattr(model, "peft_config", None) or {}
+    return {
+        f"adapter {name}": {
+            key: sorted(value) if isinstance(value, set) else value  # a set is written in no order of its own
+            for key, value in adapter.to_dict().items()
+            if key not in _PLACES
+        }
+        for name, adapter in adapters.items()
+    }
 
 
 def merged(model: Any) -> Any:

@@ -36,6 +36,8 @@ _UNREADABLE = (
 
 def equal(gold: str, found: str, tolerance: float = 0.0) -> bool:
     """Whether two texts are the same expression; what cannot be read equals nothing."""
+    if _two_cases(gold + " " + found):
+        return _plain(gold) == _plain(found)
     a, b = parsed(gold), parsed(found)
     if a is None or b is None:
         return False
@@ -45,6 +47,18 @@ def equal(gold: str, found: str, tolerance: float = 0.0) -> bool:
     # Beyond a stated tolerance numbers are this module's alone: math-verify would round them its own way.
     accepted = (_numbers(a, b) and tolerance > 0) or (verify(a, b, **settings) and verify(b, a, **settings))
     return bool(accepted) and not _contradicted(a, b, tolerance)
+
+
+def _two_cases(texts: str) -> bool:
+    """Whether a letter stands in both cases as a symbol: the parser reads A and a as one."""
+    words = re.sub(r"\\[A-Za-z]+|\$", " ", texts)
+    letters = {found for word in re.findall(r"[A-Za-z]+", words) if not re.fullmatch(_NAMES, word) for found in word}
+    single = re.fullmatch(r"\s*\(?[A-Za-z]\)?\s+\(?[A-Za-z]\)?\s*", words)  # two choices: A and a are the same one
+    return not single and any(letter.swapcase() in letters for letter in letters)
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"[\s$]", "", text)
 
 
 @lru_cache(maxsize=1024)
