@@ -158,7 +158,15 @@ def test_the_files_of_a_folder_are_inputs_by_name_and_digest(tmp_path):
 @pytest.mark.parametrize("name", ["README.md", ".huggingface.yaml"])
 @pytest.mark.parametrize(
     "place",
-    ["../secret.jsonl", "data/../../secret.jsonl", "/etc/*.jsonl", "~/x.jsonl", "https://a.example/x.jsonl"],
+    [
+        "../secret.jsonl",
+        "data/../../secret.jsonl",
+        "/etc/*.jsonl",
+        "~/x.jsonl",
+        "https://a.example/x.jsonl",
+        "file:/etc/x",
+        "local:/x",
+    ],
 )
 @pytest.mark.parametrize("form", ["{0}", "[{0}]", "[{{split: train, path: [{0}]}}]", "{{train: {0}}}"])
 def test_a_card_leads_neither_out_of_its_folder_nor_into_the_network(tmp_path, name, place, form):

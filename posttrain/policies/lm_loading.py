@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,7 +60,9 @@ def with_lora(model: Any, lora: Lora) -> Any:
         task_type="CAUSAL_LM",
     )
     try:
-        adapted = inject_adapter_in_model(settings, model)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", ".*tie_word_embeddings=True", UserWarning)  # refused below
+            adapted = inject_adapter_in_model(settings, model)
     except ValueError as error:
         raise ConfigError(f"policy.lora.target_modules: found {names!r}: {error}") from error
     _refuse_what_cannot_be_merged(adapted)

@@ -28,6 +28,13 @@ def test_the_correction_and_the_ratio_are_two_numbers():
     assert math.exp(-1.3 - -1.1) == pytest.approx(0.818731, abs=1e-6)
 
 
+def test_weights_are_finite_where_rho_is_beyond_any_float():
+    """A row's log rho is a sum over its tokens."""
+    log_rho = torch.tensor([100.0, -200.0, 0.0])
+    assert correction_weights(Correction("icepop"), log_rho).tolist() == [0, 0, 1]
+    assert correction_weights(Correction("tis", cap=2.0), log_rho).tolist() == [2, 0, 1]
+
+
 def test_tis_truncates_above_and_icepop_drops_on_both_sides():
     log_rho = torch.tensor([0.25, 0.6, 1.0, 3.0, 6.0], dtype=torch.float64).log()
     assert correction_weights(Correction("tis", cap=2.0), log_rho).tolist() == pytest.approx([0.25, 0.6, 1, 2, 2])

@@ -12,7 +12,7 @@ from tiny_lm import EOS, policy, problems
 from posttrain.functional import divergences
 from posttrain.policies.base import Divergence
 from posttrain.policies.causal_lm import CausalLM
-from posttrain.policies.lm_loading import Lora
+from posttrain.policies.lm_loading import Lora, adapter_settings, with_lora
 from posttrain.registry import ConfigError, policies
 from posttrain.samplers.in_process import parity
 from posttrain.testing.bench import nudge
@@ -239,6 +239,61 @@ def test_the_identity_names_weights_vocabulary_template_and_settings():
     made, other = policy("gpt2"), policy("gpt2", temperature=0.5)
     assert set(made.identity()) == {"weights", "vocabulary", "template", "settings"}
     assert {k for k in made.identity() if made.identity()[k] != other.identity()[k]} == {"settings"}
+
+
+def test_models_of_the_same_tensors_that_compute_otherwise_have_other_identities():
+    """An adapter's scale stands in no tensor, a router's bias in no parameter; a store of answers goes by both."""
+    one, other = (policy("llama", lora=Lora(4, alpha=alpha)) for alpha in (8.0, 64.0))
+    other.load_state_dict(one.state_dict())
+    assert one.identity()["weights"] == other.identity()["weights"]
+    assert one.identity()["settings"] != other.identity()["settings"]
+    made = policy("llama")
+    before = made.identity()
+    made.model.register_buffer("bias_of_a_router", torch.zeros(3))
+    made.model.register_buffer("worked_out", torch.zeros(3), persistent=False)
+    with_buffer = made.identity()
+    assert before["weights"] != with_buffer["weights"]
+    made.model.worked_out += 1
+    assert made.identity() == with_buffer
+    made.model.bias_of_a_router += 1
+    assert made.identity()["weights"] != with_buffer["weights"]
+
+
+def test_the_settings_of_an_adapter_are_in_an_order_of_their_own():
+    made = policy("llama", lora=Lora(4, target_modules="q_proj,v_proj,k_proj,o_proj"))
+    (said,) = adapter_settings(made.model).values()
+    assert said["target_modules"] == ["k_proj", "o_proj", "q_proj", "v_proj"]
+    assert adapter_settings(policy("llama").model) == {}
+
+
+@pytest.mark.parametrize("target", ["lm_head", "embed_tokens", "embed_tokens,lm_head,q_proj"])
+def test_adapters_on_a_matrix_that_is_both_ends_of_a_model_are_refused(target):
+    """Merged into the shared matrix they would change the other end as well."""
+    with pytest.raises(ConfigError, match="embedding and its head are one matrix"):
+        with_lora(tiny_lm.model("llama", tie_word_embeddings=True), Lora(2, target_modules=target))
+    with_lora(tiny_lm.model("llama", tie_word_embeddings=True), Lora(2, target_modules="q_proj"))
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"modules_to_save": ["norm"]}, "whole layers or tokens"),
+        ({"trainable_token_indices": [7]}, "whole layers or tokens"),
+        ({"lora_bias": True}, "lora_bias"),
+    ],
+)
+def test_adapters_that_could_not_be_saved_as_weights_are_refused_before_training(options, message):
+    from peft import LoraConfig, inject_adapter_in_model
+
+    if "lora_bias" in options:
+        options = {**options, "target_modules": ["fc1"]}
+        made = tiny_lm.model("phi")
+    else:
+        made = tiny_lm.model("llama")
+    adapted = inject_adapter_in_model(LoraConfig(r=2, task_type="CAUSAL_LM", **options), made)
+    with pytest.raises(ConfigError, match=message):
+        with_lora(adapted, Lora())
 
 
 def test_br_38_the_reference_of_a_fresh_adapter_is_the_base_and_shares_its_weights():

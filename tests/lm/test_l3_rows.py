@@ -1,7 +1,9 @@
 """A checkpoint in a folder on rows from a file, from the command line to a verified artifact (tier L3)."""
 
 import json
+import os
 import shutil
+import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +12,7 @@ import pytest
 from posttrain import tiny
 from posttrain.cli import main
 from posttrain.data.steps import Steps
+from posttrain.trainer import Trainer
 
 
 @pytest.fixture(scope="module")
@@ -299,3 +302,32 @@ def test_the_chosen_text_of_a_pair_is_no_answer_of_an_evaluation_either(here, ch
     assert "dataset.columns.answer: the rows are pairs" in capsys.readouterr().err
     train("dpo", checkpoint, "dataset=pairs.jsonl", "--config", "pairs.yaml")
     assert main(["eval", "run", "--output", "own"]) == 0
+
+
+@pytest.mark.parametrize("part", ["policy", "teacher"])
+def test_a_run_does_not_go_on_with_another_model_in_the_same_folder(here, checkpoint, capsys, monkeypatch, part):
+    for name in ("student", "teacher"):
+        shutil.copytree(checkpoint, name)
+    words = ["train", "opd", "policy.model=student", "teacher.model=teacher", "dataset=worked.jsonl", "steps=4"]
+    words += ["problems_per_step=4", "policy.max_completion_tokens=8", "dataset.held_out=6", "--save-steps", "1"]
+    words += ["--output", "run", "--resume", "auto"]
+    plain, done = Trainer.step, []
+
+    def step(self, number):
+        done.append(number)
+        if number == 3 and len(done) == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return plain(self, number)
+
+    monkeypatch.setattr(Trainer, "step", step)
+    assert main(words) == 143
+    place = Path("student" if part == "policy" else "teacher", "model.safetensors")
+    kept = place.read_bytes()
+    place.write_bytes(kept[:-1] + bytes([kept[-1] ^ 1]))
+    capsys.readouterr()
+    assert main(words) == 2
+    assert "was written with models sha256:" in capsys.readouterr().err
+    place.write_bytes(kept)
+    assert main(words) == 0
+    inputs = read("execution.json")["execution"]["inputs"]
+    assert {entry["role"] for entry in inputs} == {"dataset", "model", "teacher"}

@@ -81,6 +81,8 @@ def test_br_23_each_line_is_right_wrong_or_no_answer(text, gold, expected):
         (r"(-\infty,1)\cup(2,\infty)", r"(-\infty, 1) \cup (2, \infty)"),
         (r"\frac{1}{2}x", "x/2"),
         (r"\text{(C)}", "C"),
+        ("A - a", "$A-a$"),
+        (r"\sin A", r"\sin(A)"),
     ],
 )
 def test_equal_expressions_are_equal_in_both_orders(a, b):
@@ -107,6 +109,10 @@ def test_equal_expressions_are_equal_in_both_orders(a, b):
         ("x=1", "y=1"),
         ("1/0", "2/0"),
         ("2^{3^{2}}", "64"),
+        (r"\frac{A}{a}", "1"),
+        ("A-a", "0"),
+        ("2A+b", "2a+B"),
+        ("Aa", "a^2"),
     ],
 )
 def test_different_expressions_are_different_in_both_orders(a, b):
