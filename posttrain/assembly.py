@@ -102,8 +102,11 @@ def assemble(
 
 
 def _at_home(policy: Any) -> Any:
-    """The policy's options with a `tiny:` model made and found in the cache."""
-    return replace(policy, model=located(policy.model)) if isinstance(policy, CausalLM) else policy
+    """The policy's options with a `tiny:` model made and found in the cache, and `~` spelled out."""
+    if not isinstance(policy, CausalLM) or policy.model is None:
+        return policy
+    model = str(Path(policy.model).expanduser()) if policy.model.startswith("~") else located(policy.model)
+    return replace(policy, model=model)
 
 
 def _check_policy(config: TrainConfig, drawn: ProblemSet) -> None:

@@ -155,11 +155,17 @@ class NonFinite(ArithmeticError):
     """A loss, gradient or metric that is not a number: the run stops and names the step."""
 
 
+# Measurements that a judge gives, by the setting that names it.
+JUDGED = {"accuracy": "evaluation.accuracy", "mean_reward": "evaluation.reward"}
+
+
 def require_finite(step: int, values: Mapping[str, float]) -> None:
     """Raises NonFinite for the first value that is not finite."""
     for name, value in values.items():
         if not -float("inf") < value < float("inf"):
+            advice = "Lower learning_rate, or set max_grad_norm."
+            if name in JUDGED:
+                advice = f"No completion was judged, or a judgement was no number: look at what gives {JUDGED[name]}."
             raise NonFinite(
-                f"step {step}: {name} is {value}. The run stops here; nothing it wrote counts as a result. "
-                "Lower learning_rate, or set max_grad_norm."
+                f"step {step}: {name} is {value}. The run stops here; nothing it wrote counts as a result. {advice}"
             )

@@ -356,6 +356,7 @@ def test_the_reward_is_linear_in_the_features_with_weights_of_the_given_length()
 def test_exact_is_all_or_nothing_and_positions_is_the_share_of_right_tokens():
     problem = replace(SMALL.build(0).train[0], answer="1 2 3 4")
     assert [Exact()(problem, text) for text in ("1 2 3 4", "1 2 3 0")] == [1.0, 0.0]
+    assert Exact()(replace(problem, answer=""), "") == 0.0, "where there is no answer nothing is right"
     assert [Positions()(problem, text) for text in ("1 2 3 4", "1 2 3 0", "4 3 2 1")] == [1.0, 0.75, 0.0]
 
 

@@ -247,6 +247,14 @@ def test_a_lost_number_is_an_arithmetic_error_so_that_the_command_line_reports_i
     assert issubclass(NonFinite, ArithmeticError)
 
 
+@pytest.mark.parametrize(
+    ("name", "setting"), [("accuracy", "evaluation.accuracy"), ("mean_reward", "evaluation.reward")]
+)
+def test_a_judgement_that_is_no_number_is_laid_at_the_judge_s_door(name, setting):
+    with pytest.raises(NonFinite, match=rf"{name} is nan.*look at what gives {setting}"):
+        require_finite(0, {name: float("nan")})
+
+
 def test_rewards_keep_the_precision_of_the_policy():
     drawn = replace(rollouts([[-1.0]]), logprobs=torch.zeros(1, 1, dtype=torch.float32))
     assert judge(exact, problems(1), drawn).values.dtype == torch.float32

@@ -51,6 +51,11 @@ _PHRASE = re.compile(r"\banswer(?:\*\*)? {0,2}(?:is|:|=)(?:\*\*)?[ :]{0,3}(.*)",
 # Bounded, so that a completion of nothing but opening marks takes no time.
 _MATHS = re.compile(r"\$\$(.{1,999}?)\$\$|\$([^$\n]{1,999})\$|\\\((.{1,999}?)\\\)|\\\[(.{1,999}?)\\\]", re.DOTALL)
 
+# `(B) because x` and `B, because x` name a choice; `(A) + 1` and `A, B` do not.
+_CHOICE = re.compile(
+    r"\s*(?:\((?P<in>[A-Z])\)|(?P<bare>[A-Z]))(?=,?\s+[a-z]{2,})(?!,?\s+(?:and|or|times|plus|minus|over)\b)"
+)
+
 _STEPS = re.compile(r"(?<!\\);(?=\S)")  # between steps that are written without a space; `\;` is one of LaTeX's
 _SENTENCE = re.compile(r"(?:^|\s)(?!(?:or|and|in|pi|sqrt|ln|log|sin|cos|tan)\b)[A-Za-z]{2,}(?=[\s,;:]|$)")
 
@@ -141,6 +146,9 @@ def final_expression(completion: str, percent: Percent = "unit") -> Answer | Non
         marked = formulas[-1] if formulas else completion if "\n" not in completion.strip() else None
     if marked is None:
         return final_answer(completion, percent)
+    choice = _CHOICE.match(marked)
+    if choice is not None:
+        return Answer(choice["in"] or choice["bare"], None)
     inner = [next(filter(None, groups)) for groups in _MATHS.findall(marked)]
     expression = _stripped((inner[-1] if inner else re.split(r"\.\s", marked)[0]).strip())
     if not expression:

@@ -26,7 +26,7 @@ def nothing_is_built(monkeypatch):
         raise AssertionError("something was built")
 
     monkeypatch.setattr(assembly, "assemble", build)
-    monkeypatch.setattr("posttrain.evaluation.conduct.assemble", build)
+    monkeypatch.setattr("posttrain.evaluation.preflight.assemble", build)
 
 
 @pytest.mark.usefixtures("nothing_is_built")

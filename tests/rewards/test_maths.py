@@ -58,6 +58,11 @@ def program(code: str) -> Worker:
         ("12:00", "12:00", RIGHT),
         ("", "5", NONE),
         (r"so it is \boxed{}", "5", NONE),
+        ("The answer is (B) because it is larger.", "B", RIGHT),
+        ("The answer is B, because it is larger.", "B", RIGHT),
+        ("The answer is (B).", "B", RIGHT),
+        ("The answer is (C) because it is larger.", "B", WRONG),
+        ("The answer is A and B", "A", WRONG),
     ],
 )
 def test_br_23_each_line_is_right_wrong_or_no_answer(text, gold, expected):
