@@ -27,13 +27,13 @@ from posttrain.artifacts.provenance import code_of
 from posttrain.assembly import pin
 from posttrain.bench import foreign, planning, records
 from posttrain.bench.folders import default_folder, take
-from posttrain.bench.foreign import OutsideError
+from posttrain.bench.foreign import OutsideError, described
 from posttrain.bench.options import Bench, load
 from posttrain.bench.rehearsal import ARMS, rehearse
 from posttrain.bench.track import Cell, Result
 from posttrain.evaluation.conduct import Finished, Watch
 from posttrain.evaluation.work import KILLED, deaf_to_interrupts
-from posttrain.registry import digests, require_same
+from posttrain.registry import ConfigError, digests, require_same
 from posttrain.reporting.bench_figures import track as track_figure
 from posttrain.reporting.figures import FigureError, draw
 from posttrain.stopping import end_with_parent
@@ -226,6 +226,9 @@ class _Cells:
 
 def _as_kept(result: Result) -> Result:
     """A result as its file gives it again: whatever is no finite number is NaN."""
+    for name, value in result.measures.items():
+        if value is not None and not isinstance(value, str | bool | int | float):
+            raise ConfigError(f"track.task: its measure `{name}` is {described(value)}, expected a number or a text")
     measures = {key: math.nan if not _is_finite(value) else value for key, value in result.measures.items()}
     return Result(result.metric if math.isfinite(result.metric) else math.nan, measures, result.start)
 

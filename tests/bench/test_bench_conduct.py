@@ -301,6 +301,15 @@ def test_a_measure_is_the_same_whether_its_cell_was_trained_or_read(
     assert found["outcome"] == ("confirmed" if value == 2.5 else "inconclusive")
 
 
+def test_a_measure_of_a_task_of_one_s_own_that_json_cannot_hold_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = conduct_module.perform
+    monkeypatch.setattr(conduct_module, "perform", lambda *given: replace(plain(*given), measures={"odd": [1.0, 2.0]}))
+    with pytest.raises(ConfigError, match=r"its measure `odd` is list of 2"):
+        conduct(load(PLANTED), tmp_path / "run")
+
+
 def test_cells_of_another_plugin_are_trained_again(tmp_path: Path) -> None:
     plugin = tmp_path / "mine.py"
     plugin.write_text("FACTOR = 1\n")
