@@ -125,7 +125,7 @@ def _found(root: Path, methods: list[Any], datasets: list[Any]) -> bool:
 
 def kind_of(path: str) -> str | None:
     """What a published file is; None for what no artifact speaks of."""
-    if path.startswith("docs/adr/") or path == "docs/README.md" or "/stylesheets/" in path:
+    if path.startswith(("docs/adr/", "docs/guide/")) or path == "docs/README.md" or "/stylesheets/" in path:
         return None
     for part, kind in (("/manifests/", "manifest"), ("/historical/", "record"), ("/metrics/", "artifact")):
         if part in path:
